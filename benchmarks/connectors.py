@@ -1,36 +1,74 @@
 """Rows per second of connectors beside the bare client library, in one process and over the same servers.
 
-    python -m benchmarks.connectors [ROWS]
+    python -m benchmarks.connectors [--rows ROWS] [GROUP ...]
 
 A connector's task is driven by hand, without a worker: what is measured is the connector's own cost, not that of the topology.
+Library and connector take turns; the figures are medians, and the ratio that of each turn.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import http.client
+import http.server
 import json
 import os
+import subprocess
+import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, cast
 
 import psycopg
 import pyarrow as pa
+import pyarrow.json
 import pyarrow.parquet as pq
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from pyspark.sql import Row
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
 
+from benchmarks import connectors_http
 from sparkstorm.api import Source, TransactionalSink, Tuple
-from sparkstorm.connectors import Files, FileSink, KafkaSink, KafkaSource, SqlSink
+from sparkstorm.connectors import (
+    DeltaSink,
+    Files,
+    FileSink,
+    HttpSink,
+    IcebergSink,
+    KafkaSink,
+    KafkaSource,
+    RedisSink,
+    RedisSource,
+    SparkSink,
+    SparkSource,
+    SqlSink,
+    SqlSource,
+    Webhook,
+)
+from sparkstorm.embedded import start_redis
 from sparkstorm.testing.system.kafka import KafkaServer
 from sparkstorm.testing.system.postgres import PASSWORD, PostgresServer
 
-_RUNS = 3
+_RUNS = 5
 _EPOCH_ROWS = 4096
 _FILE_ROWS = 50_000
+_REQUEST_ROWS = 100
+_FIELDS = {"n": "bigint", "text": "string"}
+_SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 
 
 class Task:
@@ -93,28 +131,41 @@ def make_tuples(rows: int) -> list[Tuple]:
     return [Tuple((n, f"text {n}"), 0, source) for n in range(rows)]
 
 
-def fastest(run: Callable[[], None]) -> float:
-    """Return the seconds of the fastest of some runs."""
-    taken = []
-    for _ in range(_RUNS):
-        began = time.perf_counter()
-        run()
-        taken.append(time.perf_counter() - began)
-    return min(taken)
-
-
 def show(name: str, rows: int, bare: Callable[[], None], own: Callable[[], None]) -> None:
-    """Print a line: rows per second of the bare library and of the connector, and their ratio."""
-    theirs, ours = fastest(bare), fastest(own)
-    print(f"{name:<24}{rows / theirs:>12,.0f}/s{rows / ours:>12,.0f}/s{theirs / ours:>8.2f}", flush=True)
+    """Print a line: rows per second of the bare library and of the connector, and their ratio with its range."""
+    taken = [(_seconds(bare), _seconds(own)) for _ in range(_RUNS)]
+    theirs, ours = (rows / median(each) for each in zip(*taken, strict=True))
+    ratios = sorted(bare_s / own_s for bare_s, own_s in taken)
+    print(f"{name:<24}{theirs:>12,.0f}/s{ours:>12,.0f}/s{median(ratios):>8.2f}  ({ratios[0]:.2f}-{ratios[-1]:.2f})", flush=True)
+
+
+def _seconds(run: Callable[[], None]) -> float:
+    gc.collect()
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def write_log(folder: Path, rows: int) -> Path:
+    """Return a file of JSON lines."""
+    log = folder / "a.jsonl"
+    log.write_text("".join(f'{{"n": {n}, "text": "text {n}"}}\n' for n in range(rows)))
+    return log
+
+
+def table_of(tuples: Sequence[Tuple]) -> pa.Table:
+    """Return tuples as a table, made of parts that fit into the processor's caches."""
+    batches = []
+    for first in range(0, len(tuples), _EPOCH_ROWS):
+        columns = zip(*[tup.values for tup in tuples[first : first + _EPOCH_ROWS]], strict=True)
+        batches.append(pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)], schema=_SCHEMA))
+    return pa.Table.from_batches(batches)
 
 
 def bench_files(folder: Path, tuples: Sequence[Tuple]) -> None:
     """JSON lines and Parquet in; Parquet out, in files of as many rows as a FileSink writes under load."""
     rows = len(tuples)
-    log = folder / "a.jsonl"
-    log.write_text("".join(f'{{"n": {n}, "text": "text {n}"}}\n' for n in range(rows)))
-    schema = pa.schema([("n", pa.int64()), ("text", pa.string())])
+    log, schema = write_log(folder, rows), _SCHEMA
 
     def bare_read() -> None:
         with log.open("rb") as lines:
@@ -124,11 +175,7 @@ def bench_files(folder: Path, tuples: Sequence[Tuple]) -> None:
 
     def bare_write() -> None:
         for first in range(0, rows, _FILE_ROWS):
-            part = [tup.values for tup in tuples[first : first + _FILE_ROWS]]
-            table = pa.Table.from_arrays(
-                [pa.array(c, f.type) for c, f in zip(zip(*part, strict=True), schema, strict=True)], schema=schema
-            )
-            pq.write_table(table, folder / f"bare-{first}.parquet")
+            pq.write_table(table_of(tuples[first : first + _FILE_ROWS]), folder / f"bare-{first}.parquet")
 
     def bare_parquet() -> None:
         for first in range(0, rows, _FILE_ROWS):
@@ -140,7 +187,7 @@ def bench_files(folder: Path, tuples: Sequence[Tuple]) -> None:
             for batch in pq.ParquetFile(folder / f"bare-{first}.parquet").iter_batches(1024):
                 assert batch.num_rows
 
-    fields = {"n": "bigint", "text": "string"}
+    fields = _FIELDS
     show("JSON lines in", rows, bare_read, lambda: read(Files(str(log), "json", fields), rows))
     sink = partial(FileSink, folder / "out", schema=schema, target_bytes=0)
     show("Parquet out", rows, bare_write, lambda: write(sink(), tuples, _FILE_ROWS))
@@ -149,18 +196,24 @@ def bench_files(folder: Path, tuples: Sequence[Tuple]) -> None:
     show("Parquet in, batches", rows, bare_batches, lambda: read(parquet(), rows, "default"))
 
 
-def bench_kafka(server: KafkaServer, tuples: Sequence[Tuple]) -> None:
-    """Records in; transactions out."""
+def bench_kafka(folder: Path, tuples: Sequence[Tuple]) -> None:
+    """Records in, four times as many, since a consumer needs 0.2 s to begin; transactions out."""
+    with running(KafkaServer(folder / "kafka")) as server:
+        _bench_kafka(server, tuples)
+
+
+def _bench_kafka(server: KafkaServer, tuples: Sequence[Tuple]) -> None:
     rows = len(tuples)
     admin, number = AdminClient({"bootstrap.servers": server.address}), iter(range(1000))
     for topic in admin.create_topics([NewTopic("bare", 3, 1), NewTopic("own", 3, 1), NewTopic("in", 3, 1)]).values():
         topic.result(20)
 
     filler = Producer({"bootstrap.servers": server.address})
-    for tup in tuples:
-        filler.produce("in", json.dumps({"n": tup.values[0], "text": tup.values[1]}))
-        filler.poll(0)
-    filler.flush(60)
+    for _ in range(4):
+        for tup in tuples:
+            filler.produce("in", json.dumps({"n": tup.values[0], "text": tup.values[1]}))
+            filler.poll(0)
+        filler.flush(60)
 
     def bare_write() -> None:
         producer = Producer({"bootstrap.servers": server.address, "transactional.id": f"bare-{next(number)}", "linger.ms": 2})
@@ -176,7 +229,7 @@ def bench_kafka(server: KafkaServer, tuples: Sequence[Tuple]) -> None:
         consumer = Consumer({"bootstrap.servers": server.address, "group.id": "bare", "enable.auto.commit": False})
         consumer.assign([TopicPartition("in", p, 0) for p in range(3)])
         seen = 0
-        while seen < rows:
+        while seen < 4 * rows:
             for message in consumer.consume(500, 1.0):
                 found = json.loads(message.value() or b"")
                 place = message.key(), message.topic(), message.partition(), message.offset(), message.timestamp()[1]
@@ -185,46 +238,282 @@ def bench_kafka(server: KafkaServer, tuples: Sequence[Tuple]) -> None:
         consumer.close()
 
     show("Kafka out", rows, bare_write, lambda: write(KafkaSink(server.address, "own"), tuples))
-    show("Kafka in", rows, bare_read, lambda: read(KafkaSource(server.address, "in", {"n": "bigint", "text": "string"}), rows))
+    source = partial(KafkaSource, server.address, "in", _FIELDS)
+    show("Kafka in, rows", 4 * rows, bare_read, lambda: read(source(), 4 * rows))
+    show("Kafka in, batches", 4 * rows, bare_read, lambda: read(source(), 4 * rows, "default"))
 
 
-def bench_sql(server: PostgresServer, tuples: Sequence[Tuple]) -> None:
+def bench_sql(folder: Path, tuples: Sequence[Tuple]) -> None:
     """Inserts into PostgreSQL."""
-    rows = len(tuples)
-    server.run("CREATE TABLE bare (n BIGINT, text TEXT)", "CREATE TABLE own (n BIGINT, text TEXT)")
+    with running(PostgresServer()) as server:
+        _bench_sql(server, tuples)
 
-    def bare() -> None:
-        with psycopg.connect(f"postgresql://postgres:{PASSWORD}@127.0.0.1:{server.port}/postgres") as connection:
+
+def _bench_sql(server: PostgresServer, tuples: Sequence[Tuple]) -> None:
+    rows = len(tuples)
+    server.run("CREATE TABLE bare (n BIGINT, text TEXT)", "CREATE TABLE own (id BIGSERIAL PRIMARY KEY, n BIGINT, text TEXT)")
+    address = f"postgresql://postgres:{PASSWORD}@127.0.0.1:{server.port}/postgres"
+    secret: Any = {"password_env": "BENCH_PASSWORD"}
+
+    def bare_write() -> None:
+        with psycopg.connect(address) as connection:
             for first in range(0, rows, _EPOCH_ROWS):
                 part = [tup.values for tup in tuples[first : first + _EPOCH_ROWS]]
                 connection.cursor().executemany("INSERT INTO bare VALUES (%s, %s)", part)
                 connection.commit()
 
-    show("PostgreSQL out", rows, bare, lambda: write(SqlSink(server.url, "own", password_env="BENCH_PASSWORD"), tuples))
+    def bare_read() -> None:
+        last = 0
+        with psycopg.connect(address) as connection:
+            while part := connection.execute(
+                "SELECT id, n, text FROM own WHERE id > %s ORDER BY id LIMIT 1000", (last,)
+            ).fetchall():
+                last = part[-1][0]
+
+    def own_write() -> None:
+        server.run("TRUNCATE own RESTART IDENTITY")
+        write(SqlSink(server.url, "own", ["n", "text"], **secret), tuples)
+
+    show("PostgreSQL out", rows, bare_write, own_write)
+    source = partial(SqlSource, server.url, "own", ["n", "text"], key="id", **secret)
+    show("PostgreSQL in", rows, bare_read, lambda: read(source(), rows))
 
 
-def main(rows: int) -> None:
+def bench_redis(folder: Path, tuples: Sequence[Tuple]) -> None:
+    """Streams in and out."""
+    server, rows = start_redis(folder / "redis", password=PASSWORD), len(tuples)
+    secret: Any = {"password_env": "BENCH_PASSWORD"}
+    url, client = f"redis://127.0.0.1:{server.port}", server.client()
+
+    def bare_write() -> None:
+        client.delete("bare")
+        for first in range(0, rows, _EPOCH_ROWS):
+            pipe = client.pipeline(transaction=True)
+            for tup in tuples[first : first + _EPOCH_ROWS]:
+                pipe.xadd("bare", {"n": tup.values[0], "text": tup.values[1]})
+            pipe.execute()
+
+    def own_write() -> None:
+        client.delete("own")
+        write(RedisSink(url, "own", **secret), tuples)
+
+    def bare_read() -> None:
+        last: Any = b"0"
+        seen = 0
+        while seen < rows:
+            for _, entries in cast(Any, client.xread({"own": last}, count=2000)):
+                for id, entry in entries:
+                    at = id.decode()
+                    (entry[b"n"].decode(), entry[b"text"].decode(), at, int(at.partition("-")[0]))  # as the source's tuples
+                last, seen = entries[-1][0], seen + len(entries)
+
+    try:
+        show("Redis streams out", rows, bare_write, own_write)
+        show("Redis streams in", rows, bare_read, lambda: read(RedisSource(url, "own", ["n", "text"], **secret), rows))
+    finally:
+        client.close()
+        server.stop()
+
+
+def bench_http(folder: Path, tuples: Sequence[Tuple]) -> None:
+    """Requests of 100 rows, to and from another process, on connections that are kept."""
+    tuples = tuples[:20_000]
+    rows, parts = len(tuples), [tuples[n : n + _REQUEST_ROWS] for n in range(0, min(len(tuples), 20_000), _REQUEST_ROWS)]
+    command = [sys.executable, "-m", "benchmarks.connectors_http"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None and other.stdout is not None
+        port = int(other.stdout.readline())
+
+        def bare_write() -> None:
+            connection = http.client.HTTPConnection("127.0.0.1", port)
+            for part in parts:
+                body = json.dumps([dict(zip(("n", "text"), tup.values, strict=True)) for tup in part])
+                connection.request("POST", "/", body, {"Content-Type": "application/json"})
+                assert connection.getresponse().read() == b""
+            connection.close()
+
+        def send(to: int) -> None:
+            assert other.stdin is not None
+            print(to, rows, file=other.stdin, flush=True)
+
+        def bare_read() -> None:
+            server: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), connectors_http.Taker)
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            send(server.server_address[1])
+            assert other.stdout is not None and other.stdout.readline() == "done\n"
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+        def own_read() -> None:
+            hook, task = Webhook(0, ["n", "text"]), AckingTask()
+            hook.open({}, task, task)  # type: ignore[arg-type]
+            send(hook.port)
+            while task.rows < rows:
+                hook.next_tuple()
+                if not task.take_acks(hook):
+                    time.sleep(0.0005)  # as a worker that finds nothing to do
+            assert other.stdout is not None and other.stdout.readline() == "done\n"
+            hook.close()
+
+        try:
+            show("HTTP out", rows, bare_write, lambda: write(HttpSink(f"http://127.0.0.1:{port}/", batch=_REQUEST_ROWS), tuples))
+            show("HTTP in", rows, bare_read, own_read)
+        finally:
+            other.stdin.close()
+
+
+class AckingTask(Task):
+    """A task whose tuples are done at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fresh: list[Any] = []
+
+    def emit(self, values: Any, message_id: Any, stream: str = "default") -> None:
+        """Count a row."""
+        self.rows += 1
+        self._fresh.append(message_id)
+
+    def take_acks(self, spout: Any) -> int:
+        """Acknowledge what was emitted; return how much it was."""
+        for message_id in self._fresh:
+            spout.ack(message_id)
+        count = len(self._fresh)
+        self._fresh.clear()
+        return count
+
+
+def bench_tables(folder: Path, tuples: Sequence[Tuple]) -> None:
+    """Delta and Iceberg tables in a local folder, a file for each epoch."""
+    from deltalake import write_deltalake
+    from pyiceberg.catalog import load_catalog
+
+    rows, numbers = len(tuples), iter(range(1000))
+    properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
+    catalog = load_catalog("default", **properties)
+    catalog.create_namespace("db")
+    parts = [tuples[n : n + _FILE_ROWS] for n in range(0, rows, _FILE_ROWS)]
+
+    def bare_delta() -> None:
+        path = folder / f"delta-bare-{next(numbers)}"
+        for part in parts:
+            write_deltalake(path, table_of(part), mode="append")
+
+    def bare_iceberg() -> None:
+        table = catalog.create_table(f"db.bare{next(numbers)}", _SCHEMA)
+        for part in parts:
+            table.append(table_of(part))
+
+    def own_iceberg() -> None:
+        write(IcebergSink(f"db.own{next(numbers)}", _SCHEMA, properties=properties), tuples, _FILE_ROWS)
+
+    show("Delta out", rows, bare_delta, lambda: write(DeltaSink(folder / f"d{next(numbers)}", _SCHEMA), tuples, _FILE_ROWS))
+    show("Iceberg out", rows, bare_iceberg, own_iceberg)
+
+
+class Log(DataSource):
+    """Spark's data source of JSON lines, in and out; with `arrow` it reads batches."""
+
+    def schema(self) -> str:
+        return "n bigint, text string"
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return LogReader(self.options["path"], "arrow" in self.options)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:
+        return LogWriter(self.options["path"])
+
+
+class LogReader(DataSourceStreamReader):
+    """Reads a file whole."""
+
+    def __init__(self, path: str, is_arrow: bool) -> None:
+        self._path, self._is_arrow = path, is_arrow
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"at": 0}
+
+    def latestOffset(self, *_: Any) -> dict[str, Any]:
+        return {"at": 1}
+
+    def partitions(self, start: Any, end: Any) -> list[InputPartition]:
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if self._is_arrow:
+            yield from pyarrow.json.read_json(self._path).to_batches(4096)
+            return
+        with open(self._path, "rb") as lines:
+            for line in lines:
+                found = json.loads(line)
+                yield found["n"], found["text"]
+
+
+class LogWriter(DataSourceStreamWriter):
+    """Appends rows to a file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        with open(self._path, "a") as file:
+            file.writelines(json.dumps([row.n, row.text]) + "\n" for row in iterator)
+        return WriterCommitMessage()
+
+    def commit(self, messages: Any, batchId: int) -> None: ...
+
+
+def bench_spark(folder: Path, tuples: Sequence[Tuple]) -> None:
+    """Python data sources of Spark, in and out, beside their own reader and writer."""
+    rows, log, out = len(tuples), str(write_log(folder, len(tuples))), str(folder / "out.jsonl")
+
+    def bare_read(is_arrow: bool) -> None:
+        for each in LogReader(log, is_arrow).read(InputPartition(0)):
+            if is_arrow:
+                assert each.num_rows
+
+    def bare_write() -> None:
+        writer, row = LogWriter(out), Row("n", "text")
+        for first in range(0, rows, _EPOCH_ROWS):
+            writer.commit([writer.write(row(*tup.values) for tup in tuples[first : first + _EPOCH_ROWS])], first)
+
+    show("SparkSource, rows", rows, lambda: bare_read(False), lambda: read(SparkSource(Log, {"path": log}), rows))
+    arrow = {"path": log, "arrow": "yes"}
+    show("SparkSource, batches", rows, lambda: bare_read(True), lambda: read(SparkSource(Log, arrow), rows, "default"))
+    show("SparkSink", rows, bare_write, lambda: write(SparkSink(Log, {"path": out}), tuples))
+
+
+@contextmanager
+def running(server: Any) -> Iterator[Any]:
+    """Start a server, and end it."""
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+_GROUPS = {
+    "files": bench_files, "tables": bench_tables, "spark": bench_spark, "sql": bench_sql, "redis": bench_redis,
+    "http": bench_http, "kafka": bench_kafka,
+}  # fmt: skip
+
+
+def main(rows: int, groups: Sequence[str]) -> None:
     """Print the table."""
     os.environ["BENCH_PASSWORD"] = PASSWORD
-    print(f"{rows:,} rows, best of {_RUNS}\n{'':<24}{'bare library':>14}{'connector':>14}   ratio")
+    print(f"{rows:,} rows, median of {_RUNS}\n{'':<24}{'bare library':>14}{'connector':>14}   ratio")
     tuples = make_tuples(rows)
-    with tempfile.TemporaryDirectory() as folder:
-        bench_files(Path(folder), tuples)
-        postgres = PostgresServer()
-        postgres.start()
-        try:
-            bench_sql(postgres, tuples)
-        finally:
-            postgres.stop()
-        kafka = KafkaServer(Path(folder, "kafka"))
-        kafka.start()
-        try:
-            bench_kafka(kafka, tuples)
-        finally:
-            kafka.stop()
+    for group in groups or _GROUPS:
+        with tempfile.TemporaryDirectory() as folder:
+            _GROUPS[group](Path(folder), tuples)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.connectors", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("rows", nargs="?", type=int, default=100_000, help="of each measurement; default: %(default)s")
-    main(parser.parse_args().rows)
+    parser.add_argument("groups", nargs="*", choices=[[], *_GROUPS], help="default: all")
+    parser.add_argument("--rows", type=int, default=100_000, help="of each measurement; default: %(default)s")
+    given = parser.parse_args()
+    main(given.rows, given.groups)

@@ -75,8 +75,8 @@ class SumColumns(Stateful, ColumnBolt):
     order_insensitive = True
 
     def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
-        for user, window, amount in zip(*(column.to_pylist() for column in sums_of(batch).columns), strict=True):
-            self.state.add((user, window), amount)
+        users, windows, amounts = (column.to_pylist() for column in sums_of(batch).columns)
+        self.state.add_batch(zip(users, windows, strict=True), amounts)
 
 
 class Combined(CombiningBolt):

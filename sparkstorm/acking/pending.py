@@ -210,6 +210,11 @@ class Pending:
         elif journalled:  # a message that began and ended inside one epoch leaves no trace
             self._gone.append(root)
 
+    @property
+    def has_callbacks(self) -> bool:
+        """Return whether callbacks are due."""
+        return bool(self._due)
+
     def take_callbacks(self) -> list[Outcome]:
         """Callbacks to make now; call it after the commit whose delta says that they are due."""
         outcomes, self._due = self._due, []

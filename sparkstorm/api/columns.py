@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkstorm.api.collector import BasicOutputCollector
@@ -131,9 +132,14 @@ def fitting_types(kind: DataType) -> frozenset[type] | None:
 
 def rows_of(batch: RecordBatch) -> list[tuple[Any, ...]]:
     """Return a batch as rows of plain values."""
+    return list(values_of(batch))
+
+
+def values_of(batch: RecordBatch) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a batch as plain values."""
     if not batch.num_columns:
-        return [()] * batch.num_rows
-    return list(zip(*[plain_values(column) for column in batch.columns], strict=True))
+        return repeat((), batch.num_rows)
+    return zip(*[plain_values(column) for column in batch.columns], strict=True)
 
 
 def plain_values(array: Any) -> list[Any]:

@@ -46,6 +46,9 @@ class DeltaSink(TableSink):
 
         return fs.PyFileSystem(DeltaStorageHandler(self._path, self._storage)), ""  # with delta-rs' own options and credentials
 
+    def _has_table(self) -> bool:
+        return bool(_library().DeltaTable.is_deltatable(self._path, self._storage))
+
     def _make_table(self) -> tuple[Any, bool]:
         import pyarrow as pa
 
@@ -53,7 +56,7 @@ class DeltaSink(TableSink):
         if "://" not in self._path:
             os.makedirs(self._path, exist_ok=True)
         try:
-            if not delta.DeltaTable.is_deltatable(self._path, self._storage):
+            if not self._has_table():
                 delta.DeltaTable.create(self._path, self._schema, mode="ignore", storage_options=self._storage)
         except delta.exceptions.SchemaMismatchError as error:
             raise InvalidConfigError(f"{self._path}: {error}") from error

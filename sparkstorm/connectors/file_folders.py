@@ -18,6 +18,8 @@ from sparkstorm.errors import InvalidConfigError
 _MAGIC = ("*", "?", "[")
 _REFUSALS = (
     "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "NO_SUCH_BUCKET", "not found. To create buckets",
+    "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket",  # delta-rs
+    "NoSuchTableError", "UnauthorizedError", "ForbiddenError", "password authentication failed",  # pyiceberg and its catalogs
 )  # fmt: skip
 _PACKED = (".gz", ".zst", ".zstd")
 

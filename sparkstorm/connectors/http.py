@@ -20,7 +20,7 @@ from sparkstorm.api.sinks import RefusedRows, TransactionalSink
 from sparkstorm.connectors.patience import Secret, without_password
 from sparkstorm.errors import CodecError, InvalidConfigError
 from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.model.values.tagged import to_json
+from sparkstorm.model.values.tagged import row_writer
 
 _AGAIN = frozenset({408, 425, 429})
 _TOKEN = "name the token's place with token_file or token_env"
@@ -223,6 +223,8 @@ class HttpSink(TransactionalSink):
         token = self._secret.read()
         self._all = {"Content-Type": "application/json", **self._headers, **({"Authorization": f"Bearer {token}"} if token else {})}
         self._rows: list[list[Any]] = []
+        self._source: Source | None = None  # of the row before
+        self._fields: list[str] | None = None
         self._connection: http.client.HTTPConnection | None = None
         self._done: tuple[int, int] = (0, 0)  # epoch and requests of it that were answered
         self._refused: list[tuple[Tuple, str]] = []
@@ -233,7 +235,10 @@ class HttpSink(TransactionalSink):
 
     def write(self, tup: Tuple) -> None:
         """Keep a row with its source, which a dead letter names."""
-        self._rows.append([tup.component, tup.task, tup.stream, list(tup.fields), list(tup.values)])
+        if tup.source is not self._source:
+            self._source = tup.source
+            self._head = [tup.component, tup.task, tup.stream, list(tup.fields)]
+        self._rows.append([*self._head, list(tup.values)])
 
     def prepare(self, epoch: int) -> Any:
         """Return the rows as outbox."""
@@ -245,8 +250,8 @@ class HttpSink(TransactionalSink):
         at, self._refused = (self._done[1], self._refused) if self._done[0] == epoch else (0, [])
         for start in range(at * size, len(prepared), size):
             rows = prepared[start : start + size]
-            objects = [dict(zip(fields, values, strict=True)) for _, _, _, fields, values in rows]
-            body = to_json(objects if self._batch else objects[0])
+            objects = [self._json(fields, values) for _, _, _, fields, values in rows]
+            body = f"[{','.join(objects)}]" if self._batch else objects[0]
             status, text = self._post(body.encode(), f"{self._name}/{epoch}/{start}")
             if status >= 500 or status in _AGAIN:
                 raise ConnectionError(f"{self._url} answers {status}: {text}")
@@ -262,6 +267,11 @@ class HttpSink(TransactionalSink):
     def cleanup(self) -> None:
         """Close the connection."""
         self._close()
+
+    def _json(self, fields: list[str], values: list[Any]) -> str:
+        if fields != self._fields:
+            self._fields, self._write = fields, row_writer(fields)
+        return self._write(values)
 
     def _post(self, body: bytes, key: str) -> tuple[int, str]:
         parts = urlsplit(self._url)

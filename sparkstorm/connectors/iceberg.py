@@ -46,9 +46,12 @@ class IcebergSink(TableSink):
         scheme, place, path = io.parse_location(folder, io.properties)
         return io.fs_by_scheme(scheme, place), path.rstrip("/")
 
+    def _has_table(self) -> bool:
+        return bool(self._load_catalog().table_exists(self._path))
+
     def _make_table(self) -> tuple[Any, bool]:
         catalog = self._load_catalog()
-        if not catalog.table_exists(self._path):
+        if not self._has_table():
             catalog.create_namespace_if_not_exists(tuple(self._path.split(".")[:-1]))
             catalog.create_table_if_not_exists(self._path, self._schema)
         table = self._open_table()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from zlib import crc32
 
@@ -10,12 +11,14 @@ from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.connectors.file_records import json_parser
+from sparkstorm.connectors.kafka_batch import batch_maker
 from sparkstorm.connectors.kafka_client import CALL_SECS, Client, exception, is_lasting
 from sparkstorm.connectors.kafka_order import PartitionOrder
 from sparkstorm.connectors.patience import Patience, Secret
 from sparkstorm.errors import CodecError, InvalidConfigError, SparkStormError
 
 _ROWS_PER_CALL = 500
+_BATCH_ROWS = 4_096
 _MOST_WAITING = 50_000  # of a partition whose records are ahead of others'
 _LOOK_MS = 30_000  # for partitions that were added
 _NO_TIME = -(1 << 63)
@@ -32,6 +35,9 @@ class KafkaSource(ReplayableSpout):
     The partitions of a task are read in step by event time (the field `time`, else the record's): a record is late only if it is
     late within its own partition. A partition at its end, or one that has brought nothing for `idle_secs`, is not waited for.
     With `ahead_secs`, a record whose time is further ahead of this host's clock goes to `bad`.
+
+    A column bolt gets batches, each one message, if the fields are numbers, texts and booleans and neither `time` nor `ahead_secs`
+    is given.
 
     The position is the next offset of each partition; no consumer group is joined and nothing committed to Kafka. Partitions, also
     those that are added later, are dealt to tasks by number. `start` is "earliest", "latest", or milliseconds of time.
@@ -81,7 +87,12 @@ class KafkaSource(ReplayableSpout):
         self._index, self._tasks = context.task_index, len(context.peers)
         self._where = f"component '{context.component_id}', Kafka at {self._client.servers}"
         self._patience = Patience(self._where, context.now_ms, collector.report_error)
-        self._parse = self._parse_value if self._fields is None else _json_value(json_parser(self._fields))
+        self._parse: Callable[[Any], tuple[Any, ...]] = self._parse_value if self._fields is None else json_parser(self._fields)
+        self._absent = None if self._fields is None else b"null"  # a value that a record lacks
+        self._is_read = self._time is not None or self._ahead_ms is not None  # before its turn, for its time
+        emits_rows = self._is_read or "default" not in context.column_streams
+        self._make_batch = None if emits_rows else batch_maker(self._fields, self._binary)
+        self._most = _ROWS_PER_CALL if self._make_batch is None else _BATCH_ROWS
         self._next = {key: at for key, at in self._handed.items() if self._is_mine(*key.rsplit("/", 1))}  # by "topic/partition"
         self._order = PartitionOrder(self._idle_ms)
         self._consumer: Any = None
@@ -106,23 +117,39 @@ class KafkaSource(ReplayableSpout):
             raise
 
     def _emit_some(self) -> int:
-        ready = self._order.take(_ROWS_PER_CALL)
-        emit, parse, places, following = self._collector.emit, self._parse, self._places, self._next
-        for each in ready:
-            if type(each) is tuple:
-                self._emit(each)
-                continue
-            key, topic, partition, offset = each.key(), each.topic(), each.partition(), each.offset()
-            text, place = None if key is None else key.decode("utf-8", "replace"), places[topic, partition]
-            try:  # `_emit` with its calls written out: they cost as much as reading the record
-                emit((*parse(each.value()), text, topic, partition, offset, each.timestamp()[1]), [place, offset])
-                following[place] = offset + 1
-            except (ValueError, RecursionError, CodecError):
-                self._emit(each)
+        ready = self._order.take(self._most)
+        if not ready or not self._emit_batch(ready):
+            self._emit_rows(ready)
         for place in [place for place in self._paused if self._order.waiting(place) < _MOST_WAITING // 2]:
             self._consumer.resume([_partition(place)])
             self._paused.discard(place)
         return len(ready)
+
+    def _emit_rows(self, ready: Sequence[Any]) -> None:
+        emit, parse, absent, places, following = self._collector.emit, self._parse, self._absent, self._places, self._next
+        for each in ready:
+            if type(each) is tuple:
+                self._emit(each)
+                continue
+            key, topic, partition, offset, value = each.key(), each.topic(), each.partition(), each.offset(), each.value()
+            text, place = None if key is None else key.decode("utf-8", "replace"), places[topic, partition]
+            try:  # `_emit` with its calls written out: they cost as much as reading the record
+                row = (*parse(absent if value is None else value), text, topic, partition, offset, each.timestamp()[1])
+                emit(row, [place, offset])
+                following[place] = offset + 1
+            except (ValueError, RecursionError, CodecError):
+                self._emit(each)
+
+    def _emit_batch(self, ready: Sequence[Any]) -> bool:
+        """Emit records as a batch; False when some of them is none of its rows, which is found row by row."""
+        if self._make_batch is None or (made := self._make_batch(ready)) is None:
+            return False
+        batch, ends = made
+        with suppress(CodecError):
+            self._collector.emit_batch(batch, [self._place(ready[-1]), ready[-1].offset()])
+            self._next |= {self._places[key]: last + 1 for key, last in ends.items()}
+            return True
+        return False
 
     def _poll(self) -> None:
         """Ask Kafka for records."""
@@ -137,17 +164,14 @@ class KafkaSource(ReplayableSpout):
                 self._assign()
         except KafkaException as error:
             outage = error
-        found = self._consumer.consume(_ROWS_PER_CALL, 0.1 if self._assigned and outage is None else 0)
+        found = self._consumer.consume(1, 0.1 if self._assigned and outage is None else 0)
+        if found:
+            found += self._consumer.consume(self._most, 0)  # with a time-out it would wait for as many
         self._order.note_poll(self._now_ms() - began_ms)
-        errors, put = [], self._put
+        records = self._put_all([message for message in found if message.error() is None])
         for message in found:
-            if message.error() is None:
-                put(message)
-            else:
-                errors.append(message)
-        for message in errors:
-            self._note(message)
-        records = len(found) - len(errors)
+            if message.error() is not None:
+                self._note(message)
         if records:
             self._patience.succeed()
         problem, self._client.problem = self._client.problem, None
@@ -183,21 +207,37 @@ class KafkaSource(ReplayableSpout):
         if self._consumer is not None:
             self._consumer.close()
 
-    def _put(self, message: Any) -> None:
-        """Let a record wait for its turn; it is read now only if its time is in its value."""
-        place, time_ms, record = self._place(message), message.timestamp()[1], message
-        if self._time is not None or self._ahead_ms is not None:
-            try:
-                values = self._values(message)
-                time_ms = time_ms if self._time is None else self._time_of(values)
-                self._check_time(time_ms)
-                record = (message, values, "")
-            except (ValueError, RecursionError) as error:
-                time_ms, record = _NO_TIME, (message, None, str(error)[:300])
-        waiting = self._order.put(place, time_ms, record)
-        if waiting >= _MOST_WAITING and place not in self._paused:
-            self._consumer.pause([_partition(place)])
-            self._paused.add(place)
+    def _put_all(self, messages: Sequence[Any]) -> int:
+        """Let records wait for their turns; return their number."""
+        parts: dict[tuple[str, int], list[Any]] = {}
+        for message in messages:
+            key = message.topic(), message.partition()
+            if key in parts:
+                parts[key].append(message)
+            else:
+                parts[key] = [message]
+        for part in parts.values():
+            place = self._place(part[0])
+            waiting = self._order.put(
+                place, map(self._read, part) if self._is_read else [(each.timestamp()[1], each) for each in part]
+            )
+            _, end = self._consumer.get_watermark_offsets(_partition(place), cached=True)
+            if 0 <= end <= part[-1].offset() + 1:
+                self._order.note_end(place)  # Kafka says so only with its next answer, after fetch.wait.max.ms
+            if waiting >= _MOST_WAITING and place not in self._paused:
+                self._consumer.pause([_partition(place)])
+                self._paused.add(place)
+        return len(messages)
+
+    def _read(self, message: Any) -> tuple[int, Any]:
+        """Return a record's time, which may be in its value, and the record with its values or the reason why it has none."""
+        try:
+            values = self._values(message)
+            time_ms = message.timestamp()[1] if self._time is None else self._time_of(values)
+            self._check_time(time_ms)
+            return time_ms, (message, values, "")
+        except (ValueError, RecursionError) as error:
+            return _NO_TIME, (message, None, str(error)[:300])
 
     def _place(self, message: Any) -> str:
         key = message.topic(), message.partition()
@@ -207,7 +247,8 @@ class KafkaSource(ReplayableSpout):
         key = message.key()
         text = None if key is None else key.decode("utf-8", "replace")
         rest = (text, message.topic(), message.partition(), message.offset(), message.timestamp()[1])
-        return (*self._parse(message.value()), *rest)
+        value = message.value()
+        return (*self._parse(self._absent if value is None else value), *rest)
 
     def _time_of(self, values: Sequence[Any]) -> int:
         time_ms = values[self._time]  # type: ignore[index]
@@ -303,10 +344,6 @@ class KafkaSource(ReplayableSpout):
 def _group(where: str) -> str:
     """A consumer needs a group's name, though it joins none."""
     return f"sparkstorm-{crc32(where.encode()):08x}"
-
-
-def _json_value(parse: Callable[[bytes], tuple[Any, ...]]) -> Callable[[bytes | None], tuple[Any, ...]]:
-    return lambda value: parse(b"null" if value is None else value)
 
 
 def _partition(place: str) -> Any:

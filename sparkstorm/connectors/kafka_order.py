@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any
 
@@ -37,13 +38,15 @@ class PartitionOrder:
         """Expect records of a partition."""
         self._partitions[place] = _Partition(self._polled_ms)
 
-    def put(self, place: str, time_ms: int, record: Any) -> int:
-        """Take a record; return how many of its partition wait."""
+    def put(self, place: str, records: Iterable[tuple[int, Any]]) -> int:
+        """Take records of a partition, each with its time; return how many of it wait."""
         partition = self._partitions[place]
-        if time_ms > partition.clock:
-            partition.clock = time_ms
-        partition.heard_ms, partition.is_at_end = self._polled_ms, False
-        partition.waiting.append((partition.clock, record))
+        clock, wait = partition.clock, partition.waiting.append
+        for time_ms, record in records:
+            if time_ms > clock:
+                clock = time_ms
+            wait((clock, record))
+        partition.clock, partition.heard_ms, partition.is_at_end = clock, self._polled_ms, False
         return len(partition.waiting)
 
     def note_end(self, place: str) -> None:

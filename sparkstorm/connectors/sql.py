@@ -82,16 +82,18 @@ class SqlSource(ReplayableSpout):
         """Emit some rows, and fetch more when there are none."""
         if not self._ahead and not self._fetch():
             return
-        for _ in range(_ROWS_PER_CALL):
-            if not self._ahead or self._is_gap(self._ahead[0][0]):
+        ahead, emit = self._ahead, self._collector.emit
+        for row in list(islice(ahead, _ROWS_PER_CALL)):
+            key, last = row[0], self._last
+            is_next = type(last) is int and key == last + 1 and self._gap_since_ms is None
+            if not is_next and self._is_gap(key):
                 return
-            key, *values = self._ahead[0]
             try:
-                self._collector.emit(values, key)
+                emit(row[1:], key)
             except CodecError as error:
                 self._collector.report_error(f"{self._where}, {self._key} {key}: {error}")
-                self._collector.emit((str(key), repr(values)[:2000], str(error)[:300]), key, stream="bad")
-            self._ahead.popleft()
+                emit((str(key), repr(list(row[1:]))[:2000], str(error)[:300]), key, stream="bad")
+            ahead.popleft()
             self._last = key
 
     def is_exhausted(self) -> bool:
@@ -158,7 +160,7 @@ class SqlSource(ReplayableSpout):
         if self._last is not None:
             chosen = chosen.where(columns[0] > self._last)
         with self._engine.connect() as connection:
-            return [tuple(row) for row in connection.execute(chosen)]
+            return list(map(tuple, connection.execute(chosen).cursor.fetchall()))  # the columns have no types to convert
 
 
 class SqlSink(TransactionalSink):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.connectors.file_folders import raise_lasting
 from sparkstorm.connectors.file_sinks import FileSink, delete_file, named_columns
-from sparkstorm.errors import InvalidConfigError, StoreInconsistentError
+from sparkstorm.errors import InvalidConfigError, SparkStormError, StoreInconsistentError
 
 _SECRETS = ("secret", "token", "credential", "password")
 
@@ -72,6 +75,11 @@ class TableSink(FileSink):
     def recover(self, epoch: int, prepared: Any) -> None:
         """Make the table if it is not there; bring the last epoch into it, and delete files of later ones."""
         with self._speaking():
+            if epoch and not self._has_table():
+                raise InvalidConfigError(
+                    f"{self._path}: the table is gone, and with it what was written up to epoch {epoch}; restore it, or kill the "
+                    "topology and submit it again for a new one"
+                )
             found, is_partitioned = self._make_table()
             schema: Any = self._schema
             if [(f.name, _plain(f.type)) for f in found] != [(f.name, _plain(f.type)) for f in schema]:
@@ -103,6 +111,22 @@ class TableSink(FileSink):
                 f"{self._path}: epoch {epoch} was staged as {name}, which is not there any more; restore it, or kill the topology "
                 "and submit it again"
             )
+
+    @contextmanager
+    def _speaking(self) -> Iterator[None]:
+        try:
+            yield
+        except SparkStormError:
+            raise
+        except Exception as error:
+            text = " ".join(re.sub(r"\x1b\[\d*m", "", str(error)).split())  # delta-rs paints its errors
+            known = OSError(f"{type(error).__name__}: {text}")
+            raise_lasting(known, self._path)
+            raise known from error
+
+    def _has_table(self) -> bool:
+        """Return whether the table is there."""
+        raise NotImplementedError
 
     def _make_table(self) -> tuple[Any, bool]:
         """Make the table, if it is not there; return its columns as an Arrow schema, and whether it is partitioned."""

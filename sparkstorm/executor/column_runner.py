@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, groupby
 from typing import Any
 
@@ -34,36 +34,53 @@ class ColumnRunner(BasicRunner):
     def __init__(self, bolt: ColumnBolt, emitter: Emitter, state: MemoryState | None, collector: BasicCollector) -> None:
         super().__init__(bolt, emitter, state, collector)
         self._column_bolt = bolt
-        self._columns = _Columns(emitter, collector)
+        self._columns = self.make_collector(emitter, collector)
         self._takes_rows = type(bolt).execute is not ColumnBolt.execute
+
+    def make_collector(self, emitter: Emitter, collector: BasicCollector) -> Any:
+        """Return the bolt's BatchCollector."""
+        return BatchColumns(emitter, collector)
 
     def execute_columns(self, rows: Sequence[Any]) -> list[tuple[Row, Failure]]:
         """Execute rows and pieces of one channel; return the failed rows, which leave no other trace, and why."""
         failures: list[tuple[Row, Failure]] = []
-        for is_batch, group in groupby(rows, key=is_piece):
-            part = list(group)
-            if is_batch:
-                for _, pieces in groupby(part, key=lambda piece: piece[0].schema):
-                    failures += self._run(list(pieces), _joined)
-            else:
-                failures += self._run(part, self._from_rows)
+        for singles in self.left_over(rows):
+            failures += [(singles[place], failure) for place, failure in self.execute_rows(singles)]
         return failures
 
-    def _run(self, part: list[Any], make: Callable[[list[Any]], Any]) -> list[tuple[Row, Failure]]:
-        if len(part) >= _FEW_ROWS or not self._takes_rows or is_piece(part[0]):
-            emitter, state = self._emitter, self._state
-            mark, undo_mark = len(emitter.log), 0 if state is None else len(state.undo)
-            try:
-                batch = make(part)
-                emitter.roots = _union(part)
-                self._column_bolt.execute_batch(batch, part[0][2], self._columns)
-                return []
-            except (Exception, SystemExit):  # of a column that holds no such values together, or the user's
-                emitter.roll_back(mark)
-                if state is not None:
-                    state.roll_back(undo_mark)
-        singles = unfold(part)
-        return [(singles[place], failure) for place, failure in self.execute_rows(singles)]
+    def left_over(self, rows: Sequence[Any]) -> Iterator[list[Row]]:
+        """Execute rows and pieces of one channel as batches; yield, in their places, rows to be executed one by one."""
+        for is_batch, group in groupby(rows, key=is_piece):
+            part = list(group)
+            if not is_batch:
+                if not self._run(part, self._from_rows):
+                    yield part
+                continue
+            for _, several in groupby(part, key=lambda piece: piece[0].schema):
+                pieces = list(several)
+                if not self._run(pieces, _joined):
+                    yield unfold(pieces)
+
+    def _run(self, part: list[Any], make: Callable[[list[Any]], Any]) -> bool:
+        """Execute elements as one batch; False when nothing of it is left, since it failed or has few rows."""
+        if len(part) < _FEW_ROWS and self._takes_rows and not is_piece(part[0]):
+            return False
+        emitter, state = self._emitter, self._state
+        mark, undo_mark = len(emitter.log), 0 if state is None else len(state.undo)
+        try:
+            batch = make(part)
+            emitter.roots = self.roots_of(part)
+            self._column_bolt.execute_batch(batch, part[0][2], self._columns)
+            return True
+        except (Exception, SystemExit):  # of a column that holds no such values together, or the user's
+            emitter.roll_back(mark)
+            if state is not None:
+                state.roll_back(undo_mark)
+            return False
+
+    def roots_of(self, part: list[Any]) -> Roots:
+        """Return the roots of what a batch of these elements emits: those of all of them."""
+        return _union(part)
 
     def _from_rows(self, part: list[Any]) -> Any:
         columns = list(zip(*[row[0] for row in part], strict=True))
@@ -86,12 +103,9 @@ class BatchEmitter:
             raise InvalidTopologyError(f"component '{emitter.component}': stream '{stream}' takes {route and route.width} columns")
         if not batch.num_rows:
             return
-        try:
-            plain = plain_batch(batch, route.source.fields)
-        except ValueError as error:  # ArrowInvalid
-            raise CodecError(f"component '{emitter.component}', stream '{stream}': {error}") from error
+        plain = self.plain(batch, route)
         if stream not in self._divide_by_stream:
-            self._divide_by_stream[stream] = _dividers(route)
+            self._divide_by_stream[stream] = dividers_of(route)
         dividers = self._divide_by_stream[stream]
         if plain is None or dividers is None or not emitter.takes_pieces:
             for values in rows_of(batch):
@@ -100,8 +114,15 @@ class BatchEmitter:
         pieces = [piece for divide in dividers for piece in divide(plain)]
         emitter.put_pieces(route, pieces or [(emitter.unread, plain)], plain.num_rows)
 
+    def plain(self, batch: Any, route: Route) -> Any:
+        """Return a batch as it is sent, under the names of the stream's fields; None when it has to go row by row."""
+        try:
+            return plain_batch(batch, route.source.fields)
+        except ValueError as error:  # ArrowInvalid
+            raise CodecError(f"component '{self._emitter.component}', stream '{route.source.stream}': {error}") from error
 
-class _Columns(BatchEmitter):
+
+class BatchColumns(BatchEmitter):
     """BatchCollector."""
 
     def __init__(self, emitter: Emitter, collector: BasicCollector) -> None:
@@ -127,8 +148,8 @@ def _union(part: list[Any]) -> Roots:
     return union_roots(dict.fromkeys(roots) if int in map(type, roots) else {id(r): r for r in roots}.values())
 
 
-def _dividers(route: Route) -> list[Divide] | None:
-    """Dividers for the subscribers of a route; None when one of them has to see every row."""
+def dividers_of(route: Route) -> list[Divide] | None:
+    """Return the dividers of batches for the subscribers of a route; None when one of them has to see every row."""
     found = [_divider(subscription) for subscription in route.subscriptions]
     return None if None in found else found  # type: ignore[return-value]
 
@@ -175,8 +196,10 @@ class _ByKey:
         ]
 
     def _places(self, batch: Any) -> np.ndarray[Any, Any]:
+        import pyarrow as pa
+
         columns = [batch.column(position) for position in self._positions]
-        if len(columns) == 1:
+        if len(columns) == 1 and not pa.types.is_nested(columns[0].type):
             encoded = columns[0].dictionary_encode(null_encoding="encode")
             keys = encoded.dictionary.to_pylist()
             places = list(map(self._place_by_key.get, keys))
@@ -184,10 +207,14 @@ class _ByKey:
                 places = [self._place(key) if place is None else place for key, place in zip(keys, places, strict=True)]
             found: np.ndarray[Any, Any] = np.array(places, self._kind)[encoded.indices.to_numpy()]
             return found
-        return np.array([self._place(key) for key in rows_of(batch.select(list(self._positions)))], self._kind)
+        keys = rows_of(batch.select(list(self._positions)))
+        return np.array([self._place(key if len(columns) > 1 else key[0]) for key in keys], self._kind)
 
     def _place(self, key: Any) -> int:
-        place = self._place_by_key.get(key)
+        try:
+            place = self._place_by_key.get(key)
+        except TypeError:  # a list or mapping cannot be remembered
+            return stable_hash(key) % len(self._lists)
         if place is None:
             if len(self._place_by_key) >= _CACHED_KEYS:
                 self._place_by_key.clear()

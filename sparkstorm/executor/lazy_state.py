@@ -216,8 +216,8 @@ class LazyState(MemoryState):
     def snapshot(self) -> list[list[Any]]:
         return [[key, value] for key, value in self.every_pair()]
 
-    def count_of(self, kind: type) -> int:
-        return sum(type(value) is kind for _, value in self.every_pair())
+    def count_of(self, *kinds: type) -> int:
+        return sum(type(value) in kinds for _, value in self.every_pair())
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from operator import length_hint
 from sys import getrefcount
@@ -163,6 +163,54 @@ class BasicRunner:
                 failures.append((place, failure_of(error)))
                 place += 1
         return failures
+
+    def execute_values(self, values: Iterator[tuple[Any, ...]], source: Source) -> list[FailedInput]:
+        """Execute values of one source that belong to no tree; a failed one leaves no trace but its entry in the result.
+
+        What undoes a row is forgotten once it is done: nothing is left in the state's `undo` for a commit.
+        """
+        failures: list[FailedInput] = []
+        marks: list[Any] = [(), 0, 0]  # values and lengths of log and undo where a call raised
+        run = self._execute_values if core is None else core.run_values
+        emitter, undo = self._emitter, self._state.undo if self._state is not None else list[Any]()
+        undo.clear()
+        while True:
+            try:
+                run(values, source, self.bolt.execute, self._collector, emitter, emitter.log, undo, marks, Tuple)
+                return failures
+            except (Exception, SystemExit) as error:
+                emitter.roll_back(marks[1])
+                if self._state is not None:
+                    self._state.roll_back(0)
+                failures.append((Tuple(marks[0], 0, source), failure_of(error)))
+
+    @staticmethod
+    def _execute_values(
+        values: Iterator[Any],
+        source: Source,
+        execute: Callable[..., Any],
+        collector: BasicCollector,
+        emitter: Emitter,
+        log: list[Any],
+        undo: list[Any],
+        marks: list[Any],
+        kind: type[Tuple],
+    ) -> None:
+        emitter.roots, mark = 0, len(log)
+        row: tuple[Any, ...] = ()
+        tup = kind((), 0, source)
+        ours_alone = getrefcount(tup)
+        try:
+            for row in values:
+                if getrefcount(tup) != ours_alone:
+                    tup = kind((), 0, source)
+                tup.values = row
+                mark = len(log)
+                execute(tup, collector)
+                undo.clear()  # a short list stays in the processor's caches
+        except (Exception, SystemExit):
+            marks[:2] = row, mark
+            raise
 
     def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
         """Inputs of a run that wait for an ack: none."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
 from decimal import Decimal
 from operator import itemgetter
+from sys import getrefcount
 from typing import Any
 from uuid import UUID
 
 from sparkstorm.errors import CodecError
 from sparkstorm.model.compiled import core
+from sparkstorm.model.tuples import Tuple
 from sparkstorm.model.values.codec import KEYS, SCALARS, Codec
 
 MISSING: Any = object()
@@ -106,6 +109,36 @@ class MemoryState:
         self._data[key] = value
         return True
 
+    def fold_rows(
+        self, keys: Sequence[Any], rows: Sequence[Any], initial: Callable[[], Any], fold: Callable[[Any, Any], Any]
+    ) -> list[Any]:
+        """Replace the value under each row's key (`initial()` where there is none) by fold(it, tuple); return the new keys.
+
+        An error of `initial` or `fold` is raised; the caller rolls back.
+        """
+        data, undo, unchecked, normalise = self._data, self.undo, self._unchecked, self._codec.normalise
+        new: list[Any] = []
+        tup = Tuple(*rows[0])
+        ours_alone = getrefcount(tup)  # one object for all rows, unless user code keeps it
+        for key, (tup_values, roots, _) in zip(keys, rows, strict=True):
+            if getrefcount(tup) != ours_alone:
+                tup = Tuple(tup_values, roots, tup.source)
+            else:
+                tup.values = tup_values
+                tup.roots = roots
+            former = data.get(key, MISSING)
+            if former is MISSING:
+                self._check_key(key)
+                new.append(key)
+                value = fold(initial(), tup)
+            else:
+                value = fold(former if type(former) in SCALARS else normalise(former), tup)
+            if type(value) not in unchecked:
+                value = normalise(value)
+            undo += (key, former, value)
+            data[key] = value
+        return new
+
     def delete(self, key: Any) -> None:
         """Forget a key."""
         if key in self._data:
@@ -187,9 +220,10 @@ class MemoryState:
         """Every key with its value as it lies there, as of now; not to be changed."""
         return zip(list(self._data), list(self._data.values()), strict=True)
 
-    def count_of(self, kind: type) -> int:
-        """Return the number of values of a type."""
-        return list(map(type, self._data.values())).count(kind)
+    def count_of(self, *kinds: type) -> int:
+        """Return the number of values of some types."""
+        counts = Counter(map(type, self._data.values()))
+        return sum(counts[kind] for kind in kinds)
 
     def snapshot(self) -> list[list[Any]]:
         """Every [key, value]."""
@@ -215,7 +249,7 @@ class MemoryState:
 
 
 if core is not None:
-    MemoryState.add = core.Add(MemoryState, MemoryState.add)  # type: ignore[method-assign]
+    MemoryState.add = core.Add(MemoryState, MemoryState.add, MISSING)  # type: ignore[method-assign]
 
 
 class Noting(MemoryState):

@@ -7,7 +7,7 @@
 #include <Python.h>
 #include <structmember.h>
 
-#define CORE_VERSION 3 /* VERSION of compiled.py */
+#define CORE_VERSION 4 /* VERSION of compiled.py */
 #define SLOT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
 
 static Py_ssize_t
@@ -302,15 +302,30 @@ static PyTypeObject EmitType = {
     .tp_call = PyVectorcall_Call,
 };
 
-/* ---- Add: MemoryState.add for an int added to an int ---- */
+/* ---- Add: MemoryState.add for an int added to an int, or under a new key of int, text or a tuple of them ---- */
 
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
     PyTypeObject *owner;
-    Py_ssize_t data, undo;
-    PyObject *plain;
+    Py_ssize_t data, undo, unchecked;
+    PyObject *missing, *plain;
 } Add;
+
+static int
+is_plain_key(PyObject *key)
+{
+    if (PyLong_CheckExact(key) || PyUnicode_CheckExact(key))
+        return 1;
+    if (!PyTuple_CheckExact(key))
+        return 0;
+    for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(key); n++) {
+        PyObject *part = PyTuple_GET_ITEM(key, n);
+        if (!PyLong_CheckExact(part) && !PyUnicode_CheckExact(part))
+            return 0;
+    }
+    return 1;
+}
 
 static PyObject *one;
 
@@ -329,12 +344,17 @@ add_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *nam
     if (data == NULL || undo == NULL || !PyDict_CheckExact(data) || !PyList_CheckExact(undo) || !PyLong_CheckExact(amount))
         return PyObject_Vectorcall(self->plain, args, count, NULL);
     former = PyDict_GetItemWithError(data, key);
-    if (former == NULL || !PyLong_CheckExact(former)) {
+    if (former == NULL && !PyErr_Occurred() && is_plain_key(key)) {
+        PyObject *unchecked = SLOT(args[0], self->unchecked);
+        if (unchecked != NULL && PyAnySet_Check(unchecked) && PySet_GET_SIZE(unchecked) > 0)
+            former = self->missing;
+    }
+    if (former == NULL || (former != self->missing && !PyLong_CheckExact(former))) {
         PyErr_Clear(); /* a key without a hash: the plain way raises it again */
         return PyObject_Vectorcall(self->plain, args, count, NULL);
     }
     Py_INCREF(former);
-    total = PyNumber_Add(former, amount);
+    total = former == self->missing ? Py_NewRef(amount) : PyNumber_Add(former, amount);
     Py_ssize_t mark = PyList_GET_SIZE(undo);
     int failed = total == NULL || PyList_Append(undo, key) < 0 || PyList_Append(undo, former) < 0 || PyList_Append(undo, total) < 0 ||
                  PyDict_SetItem(data, key, total) < 0;
@@ -361,11 +381,12 @@ add_bind(PyObject *self, PyObject *object, PyObject *type)
 static PyObject *
 add_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
-    PyObject *owner, *plain;
-    if (!PyArg_ParseTuple(args, "O!O", &PyType_Type, &owner, &plain))
+    PyObject *owner, *plain, *missing;
+    if (!PyArg_ParseTuple(args, "O!OO", &PyType_Type, &owner, &plain, &missing))
         return NULL;
     Py_ssize_t data = slot_of(owner, "_data"), undo = data < 0 ? -1 : slot_of(owner, "undo");
-    if (data < 0 || undo < 0)
+    Py_ssize_t unchecked = undo < 0 ? -1 : slot_of(owner, "_unchecked");
+    if (unchecked < 0)
         return NULL;
     Add *self = (Add *)type->tp_alloc(type, 0);
     if (self == NULL)
@@ -374,6 +395,8 @@ add_new(PyTypeObject *type, PyObject *args, PyObject *names)
     self->owner = (PyTypeObject *)Py_NewRef(owner);
     self->data = data;
     self->undo = undo;
+    self->unchecked = unchecked;
+    self->missing = Py_NewRef(missing);
     self->plain = Py_NewRef(plain);
     return (PyObject *)self;
 }
@@ -382,6 +405,7 @@ static int
 add_traverse(Add *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->owner);
+    Py_VISIT(self->missing);
     Py_VISIT(self->plain);
     return 0;
 }
@@ -390,6 +414,7 @@ static int
 add_clear(Add *self)
 {
     Py_CLEAR(self->owner);
+    Py_CLEAR(self->missing);
     Py_CLEAR(self->plain);
     return 0;
 }
@@ -410,7 +435,7 @@ static PyMemberDef add_members[] = {
 static PyTypeObject AddType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "sparkstorm.model._core.Add",
-    .tp_doc = "Add(class, plain): its method add.",
+    .tp_doc = "Add(class, plain, missing): its method add; `missing` stands for no former value.",
     .tp_basicsize = sizeof(Add),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
     .tp_new = add_new,
@@ -492,6 +517,71 @@ run_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
     }
     PyErr_Restore(error, value, trace);
     return NULL;
+}
+
+PyDoc_STRVAR(run_values_doc,
+             "run_values(values, source, execute, collector, emitter, log, undo, marks, tuple_type): execute values of one source, with 0\n"
+             "as roots, forgetting what undoes a row once it is done. Where a call raises, `marks` gets the values and the lengths\n"
+             "that log and undo had before it. Twin: BasicRunner.execute_values.");
+
+static PyObject *
+run_values(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 9 || !PyIter_Check(args[0]) || !PyList_CheckExact(args[5]) || !PyList_Check(args[6]) ||
+        !PyList_CheckExact(args[7]) || !PyType_Check(args[8])) {
+        PyErr_SetString(PyExc_TypeError, "run_values takes an iterator of values, and lists of log, undo and marks");
+        return NULL;
+    }
+    PyObject *source = args[1], *execute = args[2], *collector = args[3], *emitter = args[4], *log = args[5], *undo = args[6];
+    PyTypeObject *type = (PyTypeObject *)args[8];
+    Py_ssize_t of_values = slot_of(args[8], "values"), of_roots = slot_of(args[8], "roots"), of_source = slot_of(args[8], "source");
+    Py_ssize_t emitter_roots = slot_of((PyObject *)Py_TYPE(emitter), "roots");
+    if (of_values < 0 || of_roots < 0 || of_source < 0 || emitter_roots < 0)
+        return NULL;
+    PyObject *tuple = NULL, *values, *result, *zero = PyLong_FromLong(0);
+    if (zero == NULL)
+        return NULL;
+    set_slot(emitter, emitter_roots, zero);
+    Py_ssize_t mark = PyList_GET_SIZE(log), undo_mark = PyList_GET_SIZE(undo);
+    while ((values = PyIter_Next(args[0])) != NULL) {
+        if (tuple == NULL || Py_REFCNT(tuple) != 1) { /* user code keeps the last one */
+            Py_XDECREF(tuple);
+            tuple = type->tp_alloc(type, 0);
+            if (tuple == NULL) {
+                Py_DECREF(values);
+                break;
+            }
+            set_slot(tuple, of_roots, zero);
+            set_slot(tuple, of_source, source);
+        }
+        set_slot(tuple, of_values, values);
+        mark = PyList_GET_SIZE(log);
+        PyObject *call[3] = {NULL, tuple, collector};
+        result = PyObject_Vectorcall(execute, call + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        if (result == NULL) {
+            PyObject *error, *value, *trace, *places[2] = {PyLong_FromSsize_t(mark), PyLong_FromSsize_t(undo_mark)};
+            PyErr_Fetch(&error, &value, &trace);
+            int failed = PyList_SetItem(args[7], 0, values) < 0; /* takes the reference */
+            for (int n = 0; n < 2; n++)
+                failed = failed || places[n] == NULL || PyList_SetItem(args[7], n + 1, places[n]) < 0;
+            if (failed) {
+                Py_XDECREF(error);
+                Py_XDECREF(value);
+                Py_XDECREF(trace);
+            } else
+                PyErr_Restore(error, value, trace);
+            break;
+        }
+        Py_DECREF(result);
+        Py_DECREF(values);
+        if (PyList_GET_SIZE(undo) > undo_mark && PyList_SetSlice(undo, undo_mark, PyList_GET_SIZE(undo), NULL) < 0)
+            break;
+    }
+    Py_XDECREF(tuple);
+    Py_DECREF(zero);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
 }
 
 PyDoc_STRVAR(fold_doc, "fold(values, roots, edge): XOR an edge into the value of each root. Twin: Epoch.consume.");
@@ -581,6 +671,7 @@ extern PyMethodDef ledger_functions[]; /* _ledger.c */
 
 static PyMethodDef functions[] = {
     {"split", split, METH_O, split_doc},
+    {"run_values", (PyCFunction)(void (*)(void))run_values, METH_FASTCALL, run_values_doc},
     {"run_rows", (PyCFunction)(void (*)(void))run_rows, METH_FASTCALL, run_rows_doc},
     {"fold", (PyCFunction)(void (*)(void))fold, METH_FASTCALL, fold_doc},
     {NULL, NULL, 0, NULL},

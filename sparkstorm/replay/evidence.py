@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -40,14 +41,18 @@ class RowTimes(NamedTuple):
 class Evidence:
     """Reports of finished tasks, sent from executors to the driver."""
 
-    counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    parts: dict[str, dict[int, dict[str, int]]] = field(default_factory=dict)  # counts by component and part of its stage
     times: dict[OutputKey, dict[int, RowTimes]] = field(default_factory=dict)  # by number of the sending partition
 
-    def add_counts(self, component: str, counts: Mapping[str, int]) -> None:
-        """Add up what the tasks of a component did."""
-        known = self.counts.setdefault(component, {})
-        for name, count in counts.items():
-            known[name] = known.get(name, 0) + count
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return what the tasks of each component did, added up."""
+        return {component: reduce(_added, parts.values(), {}) for component, parts in self.parts.items()}
+
+    def add_counts(self, component: str, part: int, counts: Mapping[str, int]) -> None:
+        """Add up what the tasks of a component did in one part of its stage."""
+        parts = self.parts.setdefault(component, {})
+        parts[part] = _added(parts.get(part, {}), counts)
 
     def add_times(self, output: OutputKey, partition: int, times: RowTimes) -> None:
         """Record the times of rows; a partition that Spark ran twice counts once."""
@@ -55,9 +60,9 @@ class Evidence:
         by_partition[partition] = by_partition.get(partition, RowTimes()).merged(times)
 
     def merge(self, other: Evidence) -> None:
-        """Add another record to this one."""
-        for component, counts in other.counts.items():
-            self.add_counts(component, counts)
+        """Add another record to this one; parts that ran again count once."""
+        for component, parts in other.parts.items():
+            self.parts.setdefault(component, {}).update(parts)
         for output, by_partition in other.times.items():
             for partition, times in by_partition.items():
                 self.add_times(output, partition, times)
@@ -81,3 +86,7 @@ class Evidence:
         """Return the distance between the oldest and the newest row, whichever was sent first."""
         found = list(self.times.get(output, {}).values())
         return max((t.newest_ms for t in found), default=0) - min((t.oldest_ms for t in found), default=0)
+
+
+def _added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}

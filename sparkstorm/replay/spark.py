@@ -68,6 +68,8 @@ class SparkStages:
         self._states: dict[str, DataFrame] = {}
         self._frames: dict[int, DataFrame] = {}
         self._is_sorted = True
+        self._lone: dict[int, DataFrame] = {}  # frames that are a stage's only result
+        self._keeps_lone = False
 
     def give(
         self,
@@ -100,10 +102,16 @@ class SparkStages:
         return self._frames[stage.number]
 
     def only_frame(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
-        """Return a stage's rows written as its only result, without a frame of chunks."""
+        """Return a stage's rows written as its only result, without a frame of chunks; it is kept if that was asked for."""
         assert self.only_result(stage) is not None and stage.number not in self._frames
-        self._frames[stage.number] = self._made(stage, write, schema).persist(StorageLevel.DISK_ONLY)
-        return self._frames[stage.number]
+        made = self._frames[stage.number] = self._lone[stage.number] = self._made(stage, write, schema)
+        return made.persist(StorageLevel.DISK_ONLY) if self._keeps_lone else made
+
+    def keep(self) -> None:
+        """Persist the only results of stages too, present and future ones."""
+        self._keeps_lone = True
+        for frame in self._lone.values():
+            frame.persist(StorageLevel.DISK_ONLY)
 
     def is_kept(self, stage: Stage) -> bool:
         """Return whether a stage's frame is persisted: not if its only reader is one later stage, which is persisted itself."""
@@ -151,7 +159,7 @@ class SparkStages:
         return component in self._job.kept_states
 
     def unpersist(self) -> None:
-        """Unpersist all frames."""
+        """Unpersist all frames that are kept."""
         for frame in self._frames.values():
             frame.unpersist()
 

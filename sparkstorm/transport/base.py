@@ -48,6 +48,12 @@ TOMBSTONE_MS = 7 * 24 * 3_600_000
 """Time for which Redis keeps the tombstone of a topology: longer than any worker of it can go on while cut off from its slot."""
 
 
+def entry_order(entry: str) -> tuple[int, int]:
+    """A stream entry's id as numbers that compare."""
+    milliseconds, _, number = entry.partition("-")
+    return int(milliseconds), int(number or 0)
+
+
 def ended_error(topology_id: str) -> FencedError:
     """Return the refusal of a claim on a topology that has ended."""
     return FencedError(f"{topology_id} has ended; this worker belongs to a slot that has not heard of it yet")
@@ -148,7 +154,10 @@ class Transport(Protocol):
         Raises StoreRolledBackError or FencedError when a lost connection showed that this owner must claim anew.
         """
 
-    def wait(self, timeout_ms: int, wake_fds: Sequence[int] = ()) -> None:
+    def ask(self, after: Mapping[int, str], count: int) -> None:
+        """Let the next commit or `wait` look for entries behind these ids; the `poll` after it returns them."""
+
+    def wait(self, timeout_ms: float, wake_fds: Sequence[int] = ()) -> None:
         """Block until entries may be there, a file descriptor is readable, or the time is over."""
 
     def release(self) -> None:

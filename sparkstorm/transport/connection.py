@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any
 
+import hiredis
 import redis
 from redis.backoff import NoBackoff
 from redis.connection import Connection
@@ -32,6 +33,7 @@ _FULL = tuple(_MEND_BY_CODE)
 _DAMAGED = re.compile(r"DAMAGED\[(.*?)\]\[(.*?)\]", re.DOTALL)  # what a script says of a value that is no number
 _LONGEST_PAUSE_S = 0.25
 _LARGE_WORD = 16 << 10
+_SENT_AT_ONCE = 64 << 10
 _READ_BYTES = 256 << 10  # of an answer at once: entries are up to twice as large
 
 
@@ -83,18 +85,21 @@ def connect(connection: Connection) -> None:
 
 
 def send(connection: Connection, packed: Packed) -> None:
-    """Send an already packed request."""
-    connection.send_packed_command(packed, check_health=False)  # type: ignore[no-untyped-call]
+    """Send packed requests; small ones go out together, so that the server is woken once."""
+    if len(packed) > 1 and sum(map(len, packed)) <= _SENT_AT_ONCE:
+        packed = (b"".join(packed),)
+    socket: Any = connection._sock  # redis-py's own way of sending calls it once for each part
+    for part in packed:
+        socket.sendall(part)
 
 
 def pack(*words: Any) -> list[bytes]:
     """A command as the parts to send; large words are parts of their own, which nothing copies."""
     if not any(type(word) is bytes and len(word) >= _LARGE_WORD for word in words):
-        packed: list[bytes] = _PACKER.pack_command(*words)
-        return packed
+        return [hiredis.pack_command(words)]
     parts, small = list[bytes](), [b"*%d\r\n" % len(words)]
     for word in words:
-        data = word if type(word) is bytes else _PACKER.encoder.encode(word)
+        data = word if type(word) is bytes else str(word).encode()
         small.append(b"$%d\r\n" % len(data))
         if len(data) >= _LARGE_WORD:
             parts += b"".join(small), data
@@ -218,16 +223,20 @@ class Script:
 
     def run(self, prefix: str, make: Callable[[], Sequence[Any]]) -> list[Any]:
         """The script's answer; `make` gives the arguments of each try. Refusals are raised as errors of ours."""
+        return list(self.run_with(prefix, make)[0])
+
+    def run_with(self, prefix: str, make: Callable[[], Sequence[Any]], then: Packed = ()) -> list[Any]:
+        """The script's answer, and that of a packed request that may be applied twice, sent behind it in the same round trip."""
         while True:
             if not self._sha:
                 self._sha = self._link.ask(("SCRIPT", "LOAD", self._source))[0]
-            answer = self._link.insist(lambda: pack("EVALSHA", self._sha, 1, prefix, *make()))[0]
+            answer, *others = self._link.insist(lambda: [*pack("EVALSHA", self._sha, 1, prefix, *make()), *then], 2 if then else 1)
             if isinstance(answer, NoScriptError):
                 self._sha = b""
             elif isinstance(answer, Exception):
                 raise translated(answer) from answer
             else:
-                return list(answer)
+                return [list(answer), *others]
 
 
 def translated(error: Exception) -> Exception:
@@ -262,6 +271,3 @@ def _reply(connection: Connection) -> Any:
         return connection.read_response()
     except redis.ResponseError as error:
         return error
-
-
-_PACKER: Any = Connection()  # type: ignore[no-untyped-call]  # never connected

@@ -248,7 +248,7 @@ def _packed_roots(runs: RootRuns, count: int) -> tuple[bytes, bytes, dict[int, b
     several = {n: _column(roots) for n, roots in enumerate(runs.roots) if type(roots) is tuple} if _has_tuple(runs.roots) else None
     single = [0 if type(roots) is tuple else roots for roots in runs.roots] if several else runs.roots
     lengths = b"" if len(runs.roots) == count else np.array(runs.lengths, "<u4").tobytes()
-    return np.array(single, "<u8").tobytes(), lengths, several
+    return _column(single), lengths, several
 
 
 def _same(roots: Roots) -> int:
@@ -350,19 +350,16 @@ def _checked_senders(tasks: Any, numbers: Any, count: int) -> list[int]:
 
 
 def _checked_roots(roots: Any, lengths: Any, several: Any, count: int) -> RootRuns:
-    singles = _numbers(roots)
-    _check_ids(singles, 0, "a root")
+    found: list[Roots] = _id_list(roots, 0, "a root")
     _check(type(lengths) is bytes and len(lengths) % 4 == 0, "lengths of runs are not bytes of 32-bit integers")
-    sizes: list[int] = np.frombuffer(lengths, "<u4").tolist() if lengths else [1] * len(singles)
-    _check(len(sizes) == len(singles) and 0 not in sizes and sum(sizes) == count, "runs of roots have other rows than it claims")
+    sizes: list[int] = np.frombuffer(lengths, "<u4").tolist() if lengths else [1] * len(found)
+    _check(len(sizes) == len(found) and 0 not in sizes and sum(sizes) == count, "runs of roots have other rows than it claims")
     _check(several is None or type(several) is dict, "anchors are not a mapping")
-    found: list[Roots] = singles.tolist()
     for run, many in (several or {}).items():
         _check(type(run) is int and 0 <= run < len(found), "an anchor points outside the rows")
-        anchors = _numbers(many)
+        anchors = _id_list(many, 1, "an anchor")
         _check(len(anchors) > 0, "anchors without a root")
-        _check_ids(anchors, 1, "an anchor")
-        found[run] = tuple(anchors.tolist())
+        found[run] = tuple(anchors)
     return RootRuns(found, sizes)
 
 
@@ -381,10 +378,8 @@ def _decode_messages(body: list[Any], oldest_ms: int) -> AckerMessages:
 
 def _decode_settled(body: list[Any], oldest_ms: int) -> SettledRoots:
     acked, failed, renewed = body
-    roots, reset = _numbers(acked), _numbers(renewed)
-    _check_ids(roots, 1, "a root")
-    _check_ids(reset, 1, "a root")
-    return SettledRoots(roots.tolist(), unpack_failures(failed, ID_LIMIT), oldest_ms, reset.tolist())
+    roots, reset = _id_list(acked, 1, "a root"), _id_list(renewed, 1, "a root")
+    return SettledRoots(roots, unpack_failures(failed, ID_LIMIT), oldest_ms, reset)
 
 
 def _decode_replayed(body: list[Any], oldest_ms: int) -> RowFrame:
@@ -405,14 +400,27 @@ def _framed(kind: int, oldest_ms: int, body: bytes) -> bytes:
     return _HEADER.pack(_MAGIC, VERSION, kind, oldest_ms) + body
 
 
-def _column(numbers: Sequence[int] | Ids) -> bytes:
+def _column(numbers: Sequence[Any] | Ids) -> bytes:
+    if len(numbers) <= _FEW_ROWS:
+        return struct.pack(f"<{len(numbers)}Q", *numbers)
     return np.array(numbers, "<u8").tobytes()
 
 
 def _numbers(data: Any, kind: str = "<u8") -> Ids:
-    size = np.dtype(kind).itemsize
+    size = int(kind[-1])
     _check(type(data) is bytes and len(data) % size == 0, f"a column of ids is not bytes of {8 * size}-bit integers")
-    return np.frombuffer(data, kind).astype(np.uint64, copy=False)
+    return np.frombuffer(data, kind).astype(np.uint64, copy=False) if data else NO_IDS
+
+
+def _id_list(data: Any, least: int, name: str) -> list[Any]:
+    """Checked ids of a column as a list."""
+    if type(data) is not bytes or len(data) % 8 or len(data) > 8 * _FEW_ROWS:
+        ids = _numbers(data)
+        _check_ids(ids, least, name)
+        return list(ids.tolist())
+    found = list(struct.unpack(f"<{len(data) // 8}Q", data))
+    _check(not found or (min(found) >= least and max(found) < ID_LIMIT), f"{name} is not between {least} and 2**63 - 1")
+    return found
 
 
 def _check_ids(ids: Ids, least: int, name: str) -> None:

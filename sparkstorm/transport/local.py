@@ -166,7 +166,10 @@ class LocalTransport:
             self._brought[task] += [(n, len(data)) for n, data in behind]
         return found
 
-    def wait(self, timeout_ms: int, wake_fds: Sequence[int] = ()) -> None:
+    def ask(self, after: Mapping[int, str], count: int) -> None:
+        """Fetch nothing: `poll` reads at once."""
+
+    def wait(self, timeout_ms: float, wake_fds: Sequence[int] = ()) -> None:
         """Nothing to wait for: simulated time moves by hand."""
 
     def release(self) -> None:

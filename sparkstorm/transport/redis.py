@@ -10,21 +10,15 @@ read but not consumed, and is refused when one of them is gone. docs/keys.md lis
 
 from __future__ import annotations
 
-import select
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
-
-import redis
-from redis.connection import Connection
 
 from sparkstorm.errors import (
     FencedError,
     StoreFullError,
     StoreInconsistentError,
     StoreRolledBackError,
-    StoreUnavailableError,
 )
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.transport.base import (
@@ -38,29 +32,24 @@ from sparkstorm.transport.base import (
     Pressure,
     TaskRecord,
     ended_error,
+    entry_order,
 )
 from sparkstorm.transport.connection import (
-    LOST,
-    AccessRefusedError,
     Link,
+    Packed,
     Script,
     open_connection,
-    pack,
-    send,
     text,
-    translated,
 )
 from sparkstorm.transport.keys import Keys, read_cursor, read_number
 from sparkstorm.transport.reader import read_task
+from sparkstorm.transport.reading import Reading
 from sparkstorm.transport.state_base import StateReading, write_commands
 
 __all__ = ["Keys", "RedisTransport", "open_connection"]
 
 _FIELD = b"f"
-_BLOCK_MS = 5_000
-_READ_TIMEOUT_S = 5.0
 _FULLNESS_EVERY_S = 0.5
-_UNASKED_WAIT_MS = 20
 _TASKS_AT_ONCE = 1000  # Lua hands on some thousands of words at most
 _PROVEN = -1  # in place of the number of frames in doubt
 
@@ -74,7 +63,7 @@ class RedisTransport:
         self._keys = Keys(topology_id)
         self._topology_id = topology_id
         self._link = Link(address, patience_s, on_wait)
-        self._reading = _Reading(address, self._keys)
+        self._reading = Reading(address, self._keys)
         self._commit_script = Script("commit.lua", self._link)
         self._claim_script = Script("claim.lua", self._link)
         self._oldest_script = Script("oldest.lua", self._link)
@@ -118,7 +107,7 @@ class RedisTransport:
         """One script call, sent again unchanged until its outcome is known."""
         frees = commit.frees(self._reading.bytes_passed(commit.cursors))
         commands = [word for command in self._commands(commit) for word in (len(command), *command)]
-        backlog = self._run(commit, commands, "free" if frees else "grow")
+        backlog = self._run(commit, commands, "free" if frees else "grow", self._reading.request())
         self._standing = Commit(commit.owner, commit.token_by_task, commit.generation, commit.seq)
         self._reading.note_consumed(commit.cursors)
         sizes = [read_number(size, self._keys("backlog")) for size in backlog]
@@ -135,8 +124,12 @@ class RedisTransport:
                 return []
         return self._reading.poll(after, count)
 
-    def wait(self, timeout_ms: int, wake_fds: Sequence[int] = ()) -> None:
-        """Until the answer to the question asked by `poll` arrives."""
+    def ask(self, after: Mapping[int, str], count: int) -> None:
+        """Read along with the next commit, in its round trip, or ask the server to say when something comes."""
+        self._reading.wanted = (dict(after), count) if after else None
+
+    def wait(self, timeout_ms: float, wake_fds: Sequence[int] = ()) -> None:
+        """Until the answer to the open question arrives."""
         self._reading.wait(timeout_ms, wake_fds)
 
     def release(self) -> None:
@@ -177,8 +170,11 @@ class RedisTransport:
         self._link.close()
         self._reading.drop()
 
-    def _run(self, commit: Commit, commands: list[Any], mode: str) -> list[Any]:
-        """The script's answer without its 'OK'; on a connection not proven yet the script also checks the frames read so far."""
+    def _run(self, commit: Commit, commands: list[Any], mode: str, read: Packed = ()) -> list[Any]:
+        """The script's answer without its 'OK'; on a connection not proven yet the script also checks the frames read so far.
+
+        `read` is a request to read, which travels behind the script; its answer is kept for `poll`.
+        """
         tasks = list(commit.token_by_task)
         head: list[Any] = [
             commit.owner,
@@ -199,7 +195,7 @@ class RedisTransport:
             doubts = self._reading.unconsumed()
             return [*head, len(doubts) // 2, *doubts, *commands]
 
-        answer = self._commit_script.run(self._keys.prefix, arguments)
+        answer, *entries = self._commit_script.run_with(self._keys.prefix, arguments, read)
         self._require_whole(commit.owner, answer)
         if answer[0] == b"FENCED":
             raise FencedError(f"task {text(answer[1])} belongs to token {text(answer[2])} now")
@@ -210,7 +206,8 @@ class RedisTransport:
                 f"generation {generation}, seq {text(answer[2])}"
             )
         self._proven = self._link.number
-        return answer[1:]
+        self._reading.note_read(entries)
+        return list(answer[1:])
 
     def _require_whole(self, owner: str, answer: list[Any]) -> None:
         """Refuse a store that was restarted on half a commit."""
@@ -282,123 +279,12 @@ class RedisTransport:
         return self._fullness
 
 
-class _Reading:
-    """The reading connection, with at most one question open, and which frames it has brought that are not consumed."""
-
-    def __init__(self, address: RedisAddress, keys: Keys) -> None:
-        self._address = address
-        self._keys = keys
-        self._connection: Connection | None = None
-        self._asked: Mapping[int, str] | None = None
-        self._answer_due = 0.0
-        self._stream_by_task: dict[int, bytes] = {}
-        self._task_by_stream: dict[bytes, int] = {}
-        self._brought: dict[int, deque[tuple[str, int]]] = {}  # (entry, bytes), oldest first
-        self.was_lost = False
-
-    def forget(self, tasks: Sequence[int]) -> None:
-        """Discard what was read or asked before for these tasks."""
-        self.drop()
-        self._stream_by_task = {task: self._keys.stream(task).encode() for task in tasks}
-        self._task_by_stream = {name: task for task, name in self._stream_by_task.items()}
-        self._brought = {task: deque() for task in tasks}
-        self.was_lost = False
-
-    def drop(self) -> None:
-        """Let go of the connection and of the open question."""
-        if self._connection is not None:
-            self._connection.disconnect()  # type: ignore[no-untyped-call]
-            self.was_lost = True
-        self._connection, self._asked = None, None
-
-    def note_consumed(self, cursors: Mapping[int, Cursor]) -> None:
-        """Frames up to these cursors are done with."""
-        for task, cursor in cursors.items():
-            brought, last = self._brought.get(task, deque()), _order(cursor.entry)
-            while brought and _order(brought[0][0]) <= last:
-                brought.popleft()
-
-    def bytes_passed(self, cursors: Mapping[int, Cursor]) -> int:
-        """Bytes of the frames that these cursors pass for the first time."""
-        return sum(
-            size
-            for task, cursor in cursors.items()
-            for entry, size in self._brought.get(task, ())
-            if _order(entry) <= _order(cursor.entry)
-        )
-
-    def unconsumed(self) -> list[Any]:
-        """Stream and id of every frame that was read but not consumed, one after the other."""
-        return [
-            word for task, brought in self._brought.items() for entry, _ in brought for word in (self._stream_by_task[task], entry)
-        ]
-
-    def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
-        """The answer to the open question, if it is here; asks one when none is open."""
-        try:
-            if self._asked is None and after:
-                self._ask(after, count)
-            asked, reply = self._asked, self._take_answer()
-        except AccessRefusedError:
-            raise
-        except (*LOST, StoreUnavailableError):
-            self.drop()
-            return []
-        found = []
-        for name, entries in reply:
-            task = self._task_by_stream[name]
-            if asked is not None and asked[task] == after.get(task):
-                found += [Entry(task, text(id), fields[1]) for id, fields in entries]
-        for entry in found:
-            self._brought[entry.task].append((entry.id, len(entry.data)))
-        return found
-
-    def wait(self, timeout_ms: int, wake_fds: Sequence[int]) -> None:
-        """Until an answer can be read, a descriptor is readable, or the time is over."""
-        socket: Any = None if self._connection is None or self._asked is None else self._connection._sock
-        if socket is None:
-            timeout_ms = min(timeout_ms, _UNASKED_WAIT_MS)
-        try:
-            select.select([*([] if socket is None else [socket]), *wake_fds], [], [], timeout_ms / 1000)
-        except (OSError, ValueError):
-            self.drop()
-
-    def _ask(self, after: Mapping[int, str], count: int) -> None:
-        if self._connection is None:
-            self._connection = open_connection(self._address, _READ_TIMEOUT_S)
-        # a question that leaves tasks out must not stay open: they could not be asked for until it is answered
-        blocking = ("BLOCK", _BLOCK_MS) if len(after) == len(self._stream_by_task) else ()
-        streams = [self._stream_by_task[task] for task in after]
-        send(self._connection, pack("XREAD", "COUNT", count, *blocking, "STREAMS", *streams, *after.values()))
-        self._asked = dict(after)
-        self._answer_due = time.monotonic() + _BLOCK_MS / 1000 + _READ_TIMEOUT_S
-
-    def _take_answer(self) -> list[Any]:
-        if self._connection is None or self._asked is None:
-            return []
-        if not self._connection.can_read(timeout=0):
-            if time.monotonic() > self._answer_due:  # a peer that went away without a word
-                self.drop()
-            return []
-        self._asked = None
-        try:
-            return list(self._connection.read_response() or ())
-        except redis.ResponseError as error:
-            self.drop()
-            raise translated(error) from error
-
-
 def _some(tasks: list[int]) -> Iterable[list[int]]:
     """Tasks in parts that fit into one command."""
     return (tasks[start : start + _TASKS_AT_ONCE] for start in range(0, len(tasks), _TASKS_AT_ONCE))
 
 
 def _trim(keys: Keys, task: int, cursor: Cursor) -> tuple[Any, ...]:
-    milliseconds, number = _order(cursor.entry)
+    milliseconds, number = entry_order(cursor.entry)
     # MINID keeps its own id, so the first id that may stay is the one after the last consumed
     return ("XTRIM", keys.stream(task), "MINID", "=", f"{milliseconds}-{number + 1}")
-
-
-def _order(entry: str) -> tuple[int, int]:
-    milliseconds, _, number = entry.partition("-")
-    return int(milliseconds), int(number)

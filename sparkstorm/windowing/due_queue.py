@@ -38,6 +38,11 @@ class DueQueue:
         assert at is not None
         return self._queue_by_time[at].first()
 
+    def keys_at(self, at: int) -> list[Key]:
+        """Return the keys of a time in their order."""
+        queue = self._queue_by_time.get(at)
+        return [] if queue is None else in_order(list(queue.keys))
+
     def drop_first(self) -> None:
         """Remove the least key of the earliest time."""
         self.drop(self._times[0], self.first_key())

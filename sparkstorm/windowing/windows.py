@@ -7,7 +7,7 @@ owner of the task fires the rest and none twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Protocol
@@ -22,7 +22,7 @@ from sparkstorm.windowing.window_math import Layout
 _FIRED_TO = ("W",)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Firing:
     """One window to be passed to user code."""
 
@@ -106,6 +106,15 @@ class TimeWindows:
         ]
 
     @property
+    def floor(self) -> int:
+        """Time from which on no window has fired or is firing."""
+        return max(self.fired_to, self._end)
+
+    def begin(self, start: int, key: Key) -> None:
+        """Expect a window to fire whose cell is new in the store."""
+        self._schedule(start, key)
+
+    @property
     def length(self) -> int:
         """Length of a window."""
         return self._layout.length
@@ -129,6 +138,22 @@ class TimeWindows:
                 return self._firing(end, key)
             self._queue.drop_first()
         return None
+
+    def due_cells(self, watermark: int) -> Iterator[Firing]:
+        """Yield due windows in their order, if each is one cell; a window is done when the next is asked for."""
+        length, contents, fired = self._layout.length, self._contents, self._fired
+        while (end := self._queue.first_at()) is not None and end <= watermark:
+            if end != self._end:
+                self._finish()
+                self._end = end
+            start = end - length
+            cell, since = range(start, end, length), max(start, end - length)
+            for key in self._queue.keys_at(end):
+                if contents.has(start, key):
+                    yield Firing(key, start, end, contents.gather(cell, key, since, ()))
+                    fired[key] = None
+                    contents.drop(start, key)
+                self._queue.drop(end, key)
 
     def done(self, firing: Firing) -> None:
         if firing.end <= self.fired_to or firing.key in self._fired:

@@ -57,7 +57,7 @@ def _drive(run: WorkerRun, control: Control, clock: Clock, transport: RedisTrans
     gc.freeze()  # what stands now lives as long as the worker: never walk it again
     gc.set_threshold(100_000, 20, 50)
     while run.exit_code is None:
-        now_ms = clock.now_ms()
+        now_ms = clock.now_us() / 1000  # whole milliseconds would make it sleep one too long
         wait_ms = min(_LONGEST_WAIT_MS if due_ms is None else due_ms - now_ms, run.beat_due_ms - now_ms)
         if wait_ms > 0:
             transport.wait(wait_ms, fds)

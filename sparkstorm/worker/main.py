@@ -248,8 +248,8 @@ def _run(load: Callable[[], WorkerEntry], spec: WorkerSpec, control: PipeControl
     try:
         return load()(spec, control), "returned"
     except SparkStormError as fault:
-        if isinstance(fault.__cause__, ModuleNotFoundError):
-            print(fault, flush=True)  # it names the module: the stack would add how the import was come to
+        if any(isinstance(each, ModuleNotFoundError | InvalidConfigError) for each in (fault, fault.__cause__, fault.__context__)):
+            print(fault, flush=True)  # it names module, or component and mend: the stack would only add calls of ours
         else:
             _print_trace()
         return exit_code_of(fault), str(fault)

@@ -34,6 +34,9 @@ class Sinks:
         self._due_ms = self._tries = 0
         self.problem = ""  # why a target keeps the worker waiting
 
+    def __bool__(self) -> bool:
+        return bool(self._sinks)
+
     def finish(self, now_ms: int) -> int | None:
         """Recover, or commit in the targets what the store has committed."""
         return self._try(self._finish, now_ms) if self._sinks else None

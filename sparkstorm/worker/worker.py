@@ -19,7 +19,7 @@ from sparkstorm.executor.pieces import count_rows, unfold
 from sparkstorm.model.failure import Failure, FailureKind, killed
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.settings import EpochSettings
-from sparkstorm.transport.base import Commit, Transport
+from sparkstorm.transport.base import Commit, Transport, entry_order
 from sparkstorm.transport.frames import Row
 from sparkstorm.worker.backpressure import Backpressure
 from sparkstorm.worker.epoch import Epoch, IdSource
@@ -32,9 +32,8 @@ from sparkstorm.worker.metrics import Tally
 from sparkstorm.worker.progress import Progress
 from sparkstorm.worker.retries import RetryPolicy
 from sparkstorm.worker.sinks import Sinks
-from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.bolt_task import BoltTask
-from sparkstorm.worker.tasks.inbox import Chunk, entry_order
+from sparkstorm.worker.tasks.inbox import Chunk
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 from sparkstorm.worker.tasks.taps import Taps
 from sparkstorm.worker.tasks.task_factory import TaskFactory, TaskSet, WorkerServices
@@ -100,6 +99,7 @@ class Worker:
         self._said: Any = None
         self._low_ms: int | None = None  # as last committed
         self._has_news = False
+        self._has_more = False  # whether the last epoch may have left something to read or to do
         self._turns = deque(self._crew.bolts.values())
         self._spouts_ran_ms = 0
         self._sinks.finish(clock.now_ms())
@@ -147,11 +147,6 @@ class Worker:
         """Clean up components after the last commit."""
         self._crew.close()
 
-    @property
-    def ackers(self) -> list[AckerTask]:
-        """This worker's acker tasks."""
-        return list(self._crew.ackers.values())
-
     def summary(self) -> dict[str, Any]:
         """Counts by executor, and why spouts emit nothing, for the heartbeat."""
         found: dict[str, Any] = {**self._tally.by_executor(), "epochs": self._seq, "keeps": self._tally.keeps()}
@@ -182,8 +177,10 @@ class Worker:
         )
 
     def _read(self) -> None:
-        after = {t: i.read_to for t, i in self._crew.inboxes.items() if len(i.chunks) < _CHUNKS_AHEAD}
-        for entry in self._transport.poll(after, _CHUNKS_AHEAD):
+        after = self._read_to()
+        found = self._transport.poll(after, _CHUNKS_AHEAD)
+        self._has_more = len(found) >= _CHUNKS_AHEAD or len(after) < len(self._crew.inboxes)
+        for entry in found:
             try:
                 self._crew.inboxes[entry.task].add(entry)
             except MalformedFrameError as error:
@@ -191,6 +188,10 @@ class Worker:
                 self.progress.quarantined += 1
                 text = f"undecodable frame {entry.id} put into quarantine: {error}"
                 self._report(Failure(FailureKind.SYSTEM, text, self._plan.component_by_task[entry.task], entry.task))
+
+    def _read_to(self) -> dict[int, str]:
+        """Return the last entry read of each task that has room for more."""
+        return {t: i.read_to for t, i in self._crew.inboxes.items() if len(i.chunks) < _CHUNKS_AHEAD}
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -211,6 +212,7 @@ class Worker:
         while is_over and self._drain(epoch):
             pass
         self._budget.end(is_over)
+        self._has_more |= is_over
 
     def _drain(self, epoch: Epoch) -> bool:
         """Run rows of this worker's own tasks beyond the budget: what is left of them goes through the store."""
@@ -358,6 +360,7 @@ class Worker:
             for spout in self._crew.spouts.values():
                 self._reporter.trying(spout.task, "spout", 0)
                 did |= self._run_spout(epoch, spout, 1)
+        self._has_more |= did
         self._careful_left -= did  # an idle worker has not shown that it survives anything
         if self._careful_left == 0:
             self._reporter.passed()
@@ -388,7 +391,8 @@ class Worker:
         return True
 
     def _commit(self, commit: Commit, now_ms: int) -> int | None:
-        """Write, then say when to come again; a store that is full is asked again after garbage was freed."""
+        """Ask for more, write, then say when to come again; a store that is full is asked again after garbage was freed."""
+        self._transport.ask(self._read_to(), _CHUNKS_AHEAD)
         if self._refused is None:
             self._tally.note(now_ms, self._closing.take_latencies())
             said = self._tally.gauges()
@@ -397,12 +401,14 @@ class Worker:
                 return self._next_due(now_ms, did=False)
             self._said = said
             commit.progress = self.progress.encode()
+            if commit.low_ms == self._low_ms:
+                commit.low_ms = None  # as the store has it
         try:
             pressure = self._transport.commit(commit)
         except StoreFullError as error:
             return self._keep_refused(commit, error, now_ms)
         self._refused, self._refusals, self._refusal = None, 0, ""
-        self._seq, self._low_ms = commit.seq, commit.low_ms
+        self._seq, self._low_ms = commit.seq, self._low_ms if commit.low_ms is None else commit.low_ms
         self._gates.note(pressure)
         self._crew.settle()
         self._sinks.note_commit()
@@ -420,14 +426,15 @@ class Worker:
         return now_ms + (_REFUSED_MS if self._refusals < 2 * _PATIENCE else _REFUSED_LONG_MS)
 
     def _next_due(self, now_ms: int, did: bool) -> int | None:
-        if did:
+        """Return when to step again: at once for what this step left undone, else for what comes by time."""
+        if did and (self._has_more or self._sinks):
             return now_ms
         due = [self._pulse.next_due_ms(), self._timeouts.next_due_ms()]
         due += [bolt.next_due_ms() for bolt in self._crew.bolts.values()]
-        due += [now_ms + _GATED_MS for bolt in self._crew.bolts.values() if bolt.next_chunk() is not None]
-        for spout in self._crew.spouts.values():
-            if self._is_active and not spout.is_exhausted and spout.pending.room:
-                due.append(max(spout.wait_until_ms, now_ms + (_GATED_MS if self._gates.must_ask else 1)))
+        # a commit may have opened a gate or ended trees
+        gated_ms, rested_ms = (now_ms, now_ms) if did else (now_ms + _GATED_MS, now_ms + (_GATED_MS if self._gates.must_ask else 1))
+        due += [gated_ms for bolt in self._crew.bolts.values() if bolt.next_chunk() is not None]
+        due += [spout.next_due_ms(now_ms, rested_ms, self._is_active) for spout in self._crew.spouts.values()]
         return min((d for d in due if d is not None), default=None)
 
     def _report(self, failure: Failure, count: int = 1) -> None:

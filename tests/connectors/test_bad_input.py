@@ -10,6 +10,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -81,8 +82,15 @@ def write(sink: TransactionalSink, rows: Any = ROWS) -> None:
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
     """A disk of 300 kB, which any user may reach."""
+    with disk_of("300k") as folder:
+        yield folder
+
+
+@contextmanager
+def disk_of(size: str) -> Iterator[Path]:
+    """Mount a disk of a size."""
     folder = Path(tempfile.mkdtemp(prefix="sparkstorm-small-"))
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)], capture_output=True, check=False)
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, check=False)
     if made.returncode:
         folder.rmdir()
         pytest.skip(f"only root may mount a small disk: {made.stderr.decode().strip()}")
@@ -343,7 +351,7 @@ def test_a_record_is_as_late_as_in_its_own_partition(times: list[list[int]], dat
                 order.note_end(str(place))
                 break
             time_ms = left[place].pop(0)
-            order.put(str(place), time_ms, (place, time_ms))
+            order.put(str(place), [(time_ms, (place, time_ms))])
         given += order.take(data.draw(st.integers(1, 10)))
     while taken := order.take(7):
         given += taken
@@ -360,12 +368,12 @@ def test_a_silent_partition_is_not_waited_for_longer_than_it_may_be_idle() -> No
     order = PartitionOrder(1000)
     order.add("a")
     order.add("b")
-    order.put("a", 5, "a5")
+    order.put("a", [(5, "a5")])
     order.note_poll(999)
     assert order.take(10) == []
     order.note_poll(1)
-    order.put("a", 7, "a7")
+    order.put("a", [(7, "a7")])
     assert order.take(10) == ["a5", "a7"]
-    order.put("b", 1, "b1")
-    order.put("a", 9, "a9")
+    order.put("b", [(1, "b1")])
+    order.put("a", [(9, "a9")])
     assert order.take(10) == ["b1"]

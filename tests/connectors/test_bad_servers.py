@@ -14,7 +14,7 @@ import boto3
 import pytest
 
 from sparkstorm.api import TopologyBuilder
-from sparkstorm.connectors import Files, FileSink, SqlSink, SqlSource
+from sparkstorm.connectors import DeltaSink, Files, FileSink, SqlSink, SqlSource
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import CaptureBolt, LocalCluster, Shared
 from sparkstorm.testing.system.main_job import ROOT
@@ -146,6 +146,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name, value in (("AWS_ENDPOINT_URL", server.url), ("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
     client = boto3.client("s3", endpoint_url=server.url, region_name="us-east-1")
     client.create_bucket(Bucket="bucket")
     yield client
@@ -169,17 +170,23 @@ def test_hostile_names_of_objects_are_names(bucket: Any) -> None:
 def test_a_bucket_that_is_gone_is_named(bucket: Any) -> None:
     with pytest.raises(WorkerFailedError, match=r"'sink' .*: s3://gone/out: .*(not found|NO_SUCH_BUCKET)"):
         write(FileSink("s3://gone/out", schema="n bigint, text string", flush_secs=0))
+    with pytest.raises(WorkerFailedError, match=r"'sink' .*: s3://gone/out: .*NoSuchBucket"):
+        write(DeltaSink("s3://gone/out", schema="n bigint, text string", flush_secs=0))
     with pytest.raises(InvalidConfigError, match=r"component 'files': no file matches s3://gone/in"):
         Run(Files("s3://gone/in/*.txt")).steps(1)
 
 
 _ASK_S3 = """
-from sparkstorm.connectors import Files, FileSink
+import sys
+from sparkstorm.connectors import DeltaSink, Files, FileSink, IcebergSink
 from tests.connectors.test_bad_input import write
 from tests.connectors.test_file_source import Run
+catalog = {"type": "sql", "uri": f"sqlite:///{sys.argv[1]}/c.db", "warehouse": "s3://bucket/wh", "s3.endpoint": sys.argv[2]}
 for call in (
     lambda: write(FileSink("s3://bucket/out", schema="n bigint, text string", flush_secs=0)),
     lambda: Run(Files("s3://bucket/in/*.txt")).steps(1),
+    lambda: write(DeltaSink("s3://bucket/out", "n bigint, text string", flush_secs=0)),
+    lambda: write(IcebergSink("db.rows", "n bigint, text string", flush_secs=0, properties=catalog)),
 ):
     try:
         call()
@@ -188,11 +195,15 @@ for call in (
 """
 
 
-def test_credentials_that_s3_refuses_are_named(s3: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("AWS_ENDPOINT_URL", s3.url), ("AWS_ACCESS_KEY_ID", "no-such"), ("AWS_SECRET_ACCESS_KEY", "wrong")):
+def test_credentials_that_s3_refuses_are_named(s3: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {"AWS_ENDPOINT_URL": s3.url, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
+    for name, value in {**own, "AWS_ACCESS_KEY_ID": "no-such", "AWS_SECRET_ACCESS_KEY": "wrong"}.items():
         monkeypatch.setenv(name, value)
     # in a process of its own: the AWS library keeps a connection that was answered with an error
-    done = subprocess.run([sys.executable, "-c", _ASK_S3], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    sink, source = done.stdout.splitlines()
+    command = [sys.executable, "-c", _ASK_S3, str(tmp_path), s3.url]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    sink, source, delta, iceberg = done.stdout.splitlines()
     assert re.match(r"WorkerFailedError: component 'sink' .*: s3://bucket/out: .*(ACCESS_DENIED|INVALID_ACCESS_KEY_ID)", sink), done
     assert re.match(r"InvalidConfigError: component 'files', .*s3://bucket/in.*(ACCESS_DENIED|INVALID_ACCESS_KEY_ID)", source), done
+    assert re.match(r"WorkerFailedError: component 'sink' .*: s3://bucket/out: .*InvalidAccessKeyId", delta), done
+    assert re.match(r"WorkerFailedError: component 'sink' .*: db.rows: .*ACCESS_DENIED", iceberg), done

@@ -6,18 +6,23 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
-from sparkstorm.api import TopologyBuilder, TransactionalSink
-from sparkstorm.connectors import KafkaSink, KafkaSource
+from sparkstorm.api import ColumnBolt, Source, TopologyBuilder, TransactionalSink
+from sparkstorm.connectors import KafkaSink, KafkaSource, kafka_sink
+from sparkstorm.connectors.file_records import json_parser
+from sparkstorm.connectors.kafka_batch import batch_maker
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import CaptureBolt, LocalCluster
 from sparkstorm.testing.system.kafka import KafkaServer
 from tests.connectors.mortal import die_everywhere, feed
+from tests.connectors.test_bad_input import ROWS, Relieved, disk_of, fill, write
 from tests.connectors.test_sql import Bench as SqlBench
 from tests.leaks import keep_children
 
@@ -254,3 +259,85 @@ def test_partitions_are_read_in_step_by_event_time(kafka: KafkaServer) -> None:
     rows = [row[0] for row in Bench(source).until(4000)]  # type: ignore[arg-type]
     assert rows == list(range(4000))
     source.close()
+
+
+class Columns(ColumnBolt):
+    """Emits the rows of its batches."""
+
+    outputs = ("row",)
+
+    def execute_batch(self, batch: Any, source: Source, collector: Any) -> None:
+        for row in batch.to_pylist():
+            collector.emit((tuple(row.values()),))
+
+
+_ODD = [
+    b"", b"{", b"[1]", b'{"n": 1.0}', b'{"n": 1e3}', b'{"n": true}', b'{"n": "1"}', b'{"n": 1} {"n": 2}', b'{"t": 1}', b"\xff",
+    b'{"n": 1, "t": "\xff"}', b'{"t": "\\ud800"}', b'{"n": 2}{', b'}{"n": 3}', b'{"t": "a\n"}', b'{"n":', b'{"t":"}', b'","n":1}',
+    b'{"n":{"n":1}', b'{"n":1}}', b'{"n": 18446744073709551616}', b' {"n": 5}\n', b'{"n": 6,\n"t": "x"}', b'{"n": 7, "n": 8}',
+    b"{}", b'{"x": {"n": [1]}}', b'{"n": null, "d": 1}', b'{"n": 01}', b'{"b": "true"}', b'{"n": -0}', b"{}{}",
+]  # fmt: skip
+_FIELDS = {"n": "bigint", "t": "string", "d": "double", "b": "boolean"}
+
+
+def test_a_batch_is_what_its_rows_would_be_or_none() -> None:
+    make, parse = batch_maker(_FIELDS, False), json_parser(_FIELDS)
+    assert make is not None and batch_maker({"n": "any"}, False) is None
+    made = 0
+    for values in [*([value] for value in _ODD), *itertools.product(_ODD, repeat=2)]:
+        batch = make([Message("t", 0, n, b"k", value, timestamp=(1, 5)) for n, value in enumerate(values)])
+        if batch is None:
+            continue
+        rows = [tuple(row.values()) for row in batch[0].to_pylist()]
+        assert rows == [(*parse(value), "k", "t", 0, n, 5) for n, value in enumerate(values)]
+        made += 1
+    assert made > 20
+
+
+def test_a_column_bolt_gets_what_rows_would_be(kafka: KafkaServer) -> None:
+    name = topic(kafka, 2)
+    plain = [{"n": n, "t": f"\u00e9\U0001f600 {n}", "d": n / 2, "b": n % 2 == 0} for n in range(200)]
+    odd = [value for value in _ODD if b"18446744073709551616" not in value]  # no column holds it: it is parked
+    for number, value in enumerate(odd):
+        produce(kafka, name, [value], number % 2)
+    produce(kafka, name, plain)
+    found = []
+    for columns in (False, True):
+        rows, bad, builder = CaptureBolt(), CaptureBolt(), TopologyBuilder()
+        builder.set_spout("kafka", KafkaSource(kafka.address, name, _FIELDS))
+        if columns:
+            builder.set_bolt("columns", Columns(), inputs="kafka")
+        builder.set_bolt("rows", rows, inputs="columns" if columns else "kafka")
+        builder.set_bolt("bad", bad, inputs="kafka:bad")
+        with LocalCluster() as cluster:
+            cluster.submit(builder.build())
+            cluster.run_until(partial(_are_all, rows, bad, len(odd) + len(plain)))
+        found.append((sorted((tuple(row[0]) if columns else row for row in rows.values), key=itemgetter(6, 7)), sorted(bad.values)))
+    assert found[0] == found[1] and len(found[0][0]) > len(plain)
+
+
+def _are_all(rows: CaptureBolt, bad: CaptureBolt, most: int) -> bool:
+    return len(rows.values) + len(bad.values) >= most
+
+
+def test_a_full_disk_of_the_broker_is_waited_for_and_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_sink, "CALL_SECS", 4.0)
+    with disk_of("24m") as folder:
+        server = KafkaServer(folder)
+        server.start()
+        keep_children()
+        try:
+            name = topic(server)
+
+            def relieve() -> None:  # a broker whose disk was full has ended itself
+                make_room()
+                server.kill()
+                server.start()
+
+            relieved = Relieved(KafkaSink(server.address, name), relieve)
+            make_room = fill(folder)
+            write(relieved, ROWS)
+            assert len(relieved.refusals.value) >= 2 and "Broker transport failure" in relieved.refusals.value[0]
+            assert [(row["n"], row["text"]) for row in read_all(server, name)] == ROWS
+        finally:
+            server.stop()

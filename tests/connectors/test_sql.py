@@ -74,6 +74,8 @@ def test_mistakes_of_a_sink_are_one_sentence(database: Path) -> None:
 class Bench:
     """One task of a SqlSource, stepped by hand under a clock of the test."""
 
+    column_streams: frozenset[str] = frozenset()
+
     def __init__(self, source: SqlSource, position: Any = None, tasks: int = 1) -> None:
         self.source, self.rows, self.at_ms = source, list[Any](), 0
         self.task_index, self.peers, self.component_id, self.errors = 0, tuple(range(tasks)), "sql", list[str]()

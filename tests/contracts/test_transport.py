@@ -106,6 +106,30 @@ def test_poll_answers_at_once_when_there_is_nothing_and_wait_hears_of_something_
     assert [e.data for e in read(receiver.transport, {2: START.entry}, 1)] == [b"new"]
 
 
+def test_what_an_owner_asks_for_is_read_once_with_its_next_commit(bench: Bench) -> None:
+    sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2, 3))
+    sender.commit(frames=frames_for(2, b"a", b"b") + frames_for(3, b"c"))
+    receiver.transport.ask({2: START.entry, 3: START.entry}, 10)
+    receiver.commit(journal=[(2, b"delta")])
+    receiver.transport.wait(0)
+    found = receiver.transport.poll({2: START.entry, 3: START.entry}, 10)
+    assert [(e.task, e.data) for e in found] == [(2, b"a"), (2, b"b"), (3, b"c")]
+    read_to = {2: found[1].id, 3: found[2].id}
+    receiver.transport.ask(read_to, 10)
+    sender.commit(frames=frames_for(2, b"d"))
+    receiver.commit(cursors={task: Cursor(entry, 0) for task, entry in read_to.items()}, drained_bytes={2: 2, 3: 1})
+    assert [e.data for e in receiver.transport.poll(read_to, 10)] == [b"d"]
+
+
+def test_what_came_with_a_commit_is_forgotten_by_a_claim(bench: Bench) -> None:
+    sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2,))
+    sender.commit(frames=frames_for(2, b"a"))
+    receiver.transport.ask({2: START.entry}, 10)
+    receiver.commit(journal=[(2, b"delta")])
+    receiver.claim()
+    assert [e.data for e in read(receiver.transport, {2: START.entry}, 1)] == [b"a"]
+
+
 def test_a_task_left_out_of_one_poll_is_read_again_without_delay(bench: Bench) -> None:
     sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2, 3))
     assert receiver.transport.poll({3: START.entry}, 10) == []

@@ -141,6 +141,31 @@ def test_failing_calls_leave_no_trace_and_kept_tuples_stay(each_core: str) -> No
     assert all(tup.source is source for tup in kept)
 
 
+def test_values_of_one_source_are_executed_alike_and_leave_nothing_to_undo(each_core: str) -> None:
+    emitter, state, source = emitter_of("fields"), MemoryState(Codec()), Source("s", 1, "default", ("n", "keeps", "kept"))
+    kept: list[Tuple] = []
+    bolt = _Failing()
+    bolt.state = state
+    runner = BasicRunner(bolt, emitter, state, BasicCollector(emitter, 2, lambda failure: None))
+    for size in (5, 7):
+        values = iter([(n, n % 2 == 0, kept) for n in range(size)])
+        failures = runner.execute_values(values, source)
+        assert [tup.values[0] for tup, _ in failures] == [n for n in range(size) if n % 4 == 3]
+        assert all("no 3" in failure.text and tup.source is source and tup.roots == 0 for tup, failure in failures)
+        assert next(values, None) is None and state.undo == []
+    done = [n for size in (5, 7) for n in range(size) if n % 4 != 3]
+    assert state.get("sum") == sum(done)
+    assert sorted(row[0][0] for t in emitter.routes["default"].targets for row in t.rows) == sorted(done)
+    assert [tup.values[0] for tup in kept] == [0, 2, 4, 0, 2, 4, 6] and all(tup.source is source for tup in kept)
+    with pytest.raises(KeyboardInterrupt):
+        runner.execute_values(_stopped(), source)
+
+
+def _stopped() -> Iterator[Any]:
+    yield 1, False, []
+    raise KeyboardInterrupt
+
+
 def test_a_bolt_ends_its_process_as_ever(each_core: str) -> None:
     class Stops(BasicBolt):
         def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:

@@ -15,11 +15,15 @@ from sparkstorm.api import Stateful, TopologyBuilder, TopologyContext
 from sparkstorm.api.columns import BatchCollector, ColumnBolt
 from sparkstorm.api.components import Conf
 from sparkstorm.errors import ReplayFailedError
+from sparkstorm.executor.column_runner import BatchEmitter
+from sparkstorm.executor.emitter import Emitter, Route
+from sparkstorm.executor.pieces import unfold
+from sparkstorm.grouping.routes import Target
 from sparkstorm.model.topology import Grouping, Topology
 from sparkstorm.model.tuples import Source as Sender
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay import EventTime, LocalResults, replay, replay_locally
-from sparkstorm.replay.tasks.batches import BatchPartitioner, OutEdge
+from sparkstorm.replay.tasks.batches import OutEdge
 from sparkstorm.replay.tasks.chunks import ChunkWriter, unpack_rows
 from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Count, Source, Timed
@@ -147,9 +151,9 @@ def test_values_of_several_types_in_one_column_are_executed_row_by_row() -> None
 
 def test_a_batch_has_the_time_of_its_last_row_and_ticks_cut_it() -> None:
     conf = {"topology.tick.tuple.freq.secs": 1}
-    values = [("a", 500), ("a", 900), ("a", 1100), ("a", 1200)]
+    values = [("a", at_ms) for first, last in ((500, 900), (1100, 1200)) for at_ms in [first] * 31 + [last]]  # fewer come as rows
     results = replay_locally(one(BothWays()), {"source": values}, event_time=EventTime("ts"), conf=conf)
-    assert results["bolt"] == [("batch", 900)] * 2 + [("row", 1000)] + [("batch", 1200)] * 2
+    assert results["bolt"] == [("batch", 900)] * 32 + [("row", 1000)] + [("batch", 1200)] * 32
 
 
 @pytest.mark.parametrize(
@@ -168,27 +172,28 @@ def test_a_batch_is_divided_as_its_rows_are(grouping: Grouping) -> None:
     values = rows(5)
     found = []
     for size in (1, len(values)):
-        edges = [OutEdge(sender, task, False, []) for task in (4, 5, 6)]
-        route = BatchPartitioner(1, 0)
-        route.subscribe(grouping, [sender.position(f) for f in grouping.fields], edges)
+        targets = [Target(task, [], False) for task in (4, 5, 6)]
+        route = Route(sender, Codec(), False)
+        route.subscribe(grouping, targets, 1, 0)
+        emitter = Emitter("c", {"default": route}, False)
         for start in range(0, len(values), size):
-            route.spread(
-                pa.RecordBatch.from_pydict(dict(zip(sender.fields, zip(*values[start : start + size], strict=True), strict=True))),
-                0,
+            BatchEmitter(emitter).emit_batch(
+                pa.RecordBatch.from_pydict(dict(zip(sender.fields, zip(*values[start : start + size], strict=True), strict=True)))
             )
-        found.append([[row for row, _ in edge.take_rows()] for edge in edges])
+        found.append([[row[0] for row in unfold(target.rows)] for target in targets])
     assert found[0] == found[1]
     assert sum(map(len, found[0])) > 0
 
 
 @pytest.mark.slow
 def test_batches_come_back_from_chunks_in_order() -> None:
-    edge = OutEdge(Sender("c", 1, "default", ("n", "m")), 3, False, [])
+    sender = Sender("c", 1, "default", ("n", "m"))
+    edge = OutEdge(sender, 3, False, [], may_hold_pieces=True)
     for start in range(0, 100_000, 7_000):
         column = pa.array(range(start, start + 7_000))
         maps = pa.array([[("k", n)] for n in range(7_000)], pa.map_(pa.string(), pa.int64()))
-        edge.batches.append((pa.RecordBatch.from_arrays([column, maps], ["n", "m"]), 5))
-    chunks = list(ChunkWriter(Codec(), 0, is_timed=False).batches(edge))
+        edge.rows.append((pa.RecordBatch.from_arrays([column, maps], ["n", "m"]), 5, sender))
+    chunks = list(ChunkWriter(Codec(), 0, is_timed=False).edge(edge))
     read = [row for chunk in chunks for row in unpack_rows(Codec(), chunk)[0]]
     assert [n for n, _ in read] == list(range(105_000)) and read[1] == (1, {"k": 1})
     assert max(len(chunk.data) for chunk in chunks) < 3 << 20

@@ -35,11 +35,14 @@ def test_partitions_in_their_order_are_measured_as_one_sequence(partitions: list
     assert evidence.behind_in_partitions(OUTPUT) == max(each, default=0)
 
 
-def test_a_partition_that_ran_twice_is_measured_once_and_counted_twice() -> None:
+def test_a_partition_that_ran_twice_counts_once() -> None:
     evidence, other = Evidence(), Evidence()
     for each in (evidence, other):
-        each.add_counts("bolt", {"executed": 3})
+        each.add_counts("bolt", 1, {"executed": 1})
+        each.add_counts("bolt", 1, {"executed": 2, "late": 1})
         each.add_times(OUTPUT, 1, RowTimes(5, 9, 2))
     evidence.merge(pickle.loads(pickle.dumps(other)))
-    assert evidence.counts == {"bolt": {"executed": 6}}
+    other.add_counts("bolt", 2, {"executed": 4})
+    evidence.merge(other)
+    assert evidence.counts == {"bolt": {"executed": 7, "late": 1}}
     assert evidence.times == {OUTPUT: {1: RowTimes(5, 9, 2)}}

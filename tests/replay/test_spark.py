@@ -45,7 +45,25 @@ def test_results_that_were_let_go_are_computed_again_and_are_the_same(spark: Spa
     first = sorted(map(tuple, results["count"].collect()))
     results.close()
     assert sorted(map(tuple, results["count"].collect())) == first
-    assert results.counts["count"]["prepared"] == 6
+    assert results.counts["count"]["prepared"] == 3  # a task that ran twice counts once
+
+
+def test_a_lone_result_with_types_is_computed_by_each_action_until_it_is_kept(spark: SparkSession) -> None:
+    topology = word_count(2, 3)
+    results = replay(
+        topology,
+        {"lines": spark.createDataFrame(LINES, "line string")},
+        outputs=["count!state"],
+        types={"count!state": "key string, value bigint"},
+    )
+    frame = results["count!state"]
+    assert not frame.is_cached
+    first = sorted(map(tuple, frame.collect()))
+    assert sorted(map(tuple, frame.collect())) == first
+    assert results.counts["count"]["executed"] == 8
+    results.run()
+    assert sorted(map(tuple, results["count!state"].collect())) == first and results.counts["count"]["executed"] == 8
+    assert "InMemoryTableScan" in frame.select("key")._jdf.queryExecution().executedPlan().toString()
 
 
 def test_a_stage_that_one_other_reads_alone_is_not_kept_and_runs_once(spark: SparkSession) -> None:

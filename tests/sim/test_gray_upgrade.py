@@ -151,7 +151,8 @@ class Bench:
         for (word, code), number in self.cluster.state("count").items():
             found.setdefault(code, Counter())[word.lower()] += number
         assert sum(found.values(), Counter()) == self.fed
-        assert sorted(self.spout.acked) == list(range(sum(self.fed.values()))) and not self.spout.failed
+        # a worker that is stopped may tell its spout what it has no time to note down: its successor tells it again
+        assert set(self.spout.acked) == set(range(sum(self.fed.values()))) and not self.spout.failed
         return found
 
 

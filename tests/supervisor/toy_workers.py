@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
-from sparkstorm.errors import FencedError, WorkerFailedError
+from sparkstorm.errors import FencedError, InvalidConfigError, WorkerFailedError
 from sparkstorm.hosting.base import WorkerControl
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.worker_messages import Alive, Beat, ComponentError, Ready, SetLogLevels, SetStatus, Stop, Trying
@@ -55,6 +55,14 @@ def exits_at_once(spec: WorkerSpec, control: WorkerControl) -> int:
 def fails_to_start(spec: WorkerSpec, control: WorkerControl) -> int:
     """A component's prepare raises."""
     raise WorkerFailedError("bolt 'count': prepare raised ZeroDivisionError: division by zero")
+
+
+def is_configured_wrongly(spec: WorkerSpec, control: WorkerControl) -> int:
+    """A sink finds that its table is not there."""
+    try:
+        raise InvalidConfigError("table totals at sqlite:///shop.db: there is no such table")
+    except InvalidConfigError as error:
+        raise WorkerFailedError(f"component 'totals' (task 4): {error}") from error
 
 
 def is_fenced(spec: WorkerSpec, control: WorkerControl) -> int:

@@ -177,8 +177,8 @@ def test_a_refused_password_is_named_alike_for_every_version(
 
 @pytest.mark.system
 def test_a_peer_that_falls_silent_is_given_up_and_asked_again(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparkstorm.transport.redis._BLOCK_MS", 50)
-    monkeypatch.setattr("sparkstorm.transport.redis._READ_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("sparkstorm.transport.reading._BLOCK_MS", 50)
+    monkeypatch.setattr("sparkstorm.transport.reading._READ_TIMEOUT_S", 0.1)
     bench = RedisBench(redis_server)
     owner = bench.open()
     owner.claim("o", {1: 1})

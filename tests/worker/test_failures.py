@@ -60,7 +60,7 @@ def test_exactly_once_the_dead_letter_and_the_spout_know_how_long_it_waited_for_
         retries = {"topology.max.retries": 2, "topology.retry.backoff.ms": 1000}
         cluster.submit(chain(spout, Raises()), conf("exactly-once", workers, **retries))
         spout.feed([7], message_id="seven")
-        cluster.advance(1)
+        cluster.advance(0.5)
         cluster.kill_worker("bolt")  # the held input keeps its failure
         cluster.run_until_idle()
         (letter,) = cluster.dead_letters

@@ -206,6 +206,14 @@ def test_a_failed_prepare_says_so_and_leaves_its_trace_in_the_log(spawn: Spawn) 
     assert any("Traceback" in line for line in last_lines(watched.log))
 
 
+def test_a_wrong_configuration_is_one_sentence_in_the_log(spawn: Spawn) -> None:
+    watched = spawn("is_configured_wrongly").start()
+    assert watched.wait_exit() == ExitCode.FAILED_START
+    said = [line for line in last_lines(watched.log) if "totals" in line]
+    assert len(said) == 1 and "component 'totals' (task 4): table totals at sqlite" in said[0]
+    assert not any("Traceback" in line for line in last_lines(watched.log))
+
+
 def test_a_fenced_child_says_so(spawn: Spawn) -> None:
     assert spawn("is_fenced").start().wait_exit() == ExitCode.FENCED
 

@@ -66,6 +66,7 @@ class ReplayRun:
         began = time.monotonic()
         spark = _session(self._job.name, DriverSettings.of(self._job.conf).authenticates)
         results, names = self._wanted(spark)
+        results.keep()  # one may be written in two forms
         told = _tell(results, ())
         for name in names:
             check_columns(name, results.columns_of(name))

@@ -36,7 +36,8 @@ class Replay(Mapping[str, DataFrame]):
     """Results by name: "count" a component's default stream, "count:late" another, "count!state" its final state.
 
     Nothing has run when it is returned. A result with declared types stays lazy until an action. Reading any other result
-    runs its stages once (they are persisted) to infer its types. `close` unpersists them.
+    runs its stages once (they are persisted) to infer its types. `close` unpersists them. A stage whose only result has declared
+    types is not persisted: each action on that result runs it, as on any DataFrame, unless `keep` was called.
     """
 
     def __init__(self, plan: Plan, stages: SparkStages, columns: Mapping[str, Columns]) -> None:
@@ -127,8 +128,13 @@ class Replay(Mapping[str, DataFrame]):
         chunks = reduce(DataFrame.union, frames).where(f"kind = {DEAD}")
         return map_in_arrow(chunks, _lines, from_arrow_schema(_LINES))
 
+    def keep(self) -> None:
+        """Persist also results that each action on them would compute."""
+        self._stages.keep()
+
     def run(self) -> dict[str, dict[str, int]]:
-        """Run every stage now; return the counts of each component: prepared, executed, emitted, parked and others."""
+        """Run and keep every stage now; return the counts of each component: prepared, executed, emitted, parked and others."""
+        self.keep()
         with unwrapped():
             for stage in self._plan.stages:
                 if stage.bolts and self._stages.is_kept(stage):
@@ -138,7 +144,7 @@ class Replay(Mapping[str, DataFrame]):
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return the counts of each component, added up over finished tasks (a task that Spark ran twice counts twice)."""
+        """Return the counts of each component, added up over finished tasks; a task that ran twice counts once."""
         return dict(self._stages.evidence.value.counts)
 
     def close(self) -> None:

@@ -230,8 +230,7 @@ def _array(values: Sequence[Any], kind: pa.DataType, by_place: bool) -> pa.Array
         _check_scalars(values, kind)
         return pa.array(values, kind)
     if pa.types.is_struct(kind) and values and by_place and not any(pa.types.is_nested(field.type) for field in kind):
-        kinds, widths = set(map(type, values)), {len(value) for value in values if value is not None}
-        if kinds <= {list, tuple} and widths == {kind.num_fields}:  # column by column, as it is much faster
+        if set(map(type, values)) <= {list, tuple} and set(map(len, values)) == {kind.num_fields}:  # column by column, as it is much faster
             columns = [_array(column, field.type, by_place) for column, field in zip(zip(*values, strict=True), kind, strict=True)]
             return pa.StructArray.from_arrays(columns, fields=list(kind))
     return pa.array([_fitted(value, kind, by_place) for value in values], kind)

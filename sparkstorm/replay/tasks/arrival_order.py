@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import starmap
 from typing import Any
 
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.executor.runner import FailedInput
-from sparkstorm.executor.windowed_runner import TimedRunner
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.replay.tasks.folding_runner import FoldingRunner
 from sparkstorm.windowing.reorder import Row
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.timers import Timer
@@ -25,8 +26,8 @@ _SAMPLE_LATER = 16  # rows that are looked at each time the number of rows has d
 _MOST_KEYS = 1024
 
 
-class WatchedRunner(TimedRunner):
-    """A TimedRunner that measures how its results depend on chance.
+class WatchedRunner(FoldingRunner):
+    """A FoldingRunner that measures how its results depend on chance.
 
     `has_ties`: rows of the same time were in one window, or came next to each other. `behind_ms`: how far a row was behind
     the watermark that a live task can have announced before it emitted that row.
@@ -40,6 +41,7 @@ class WatchedRunner(TimedRunner):
         self._lane_by_rows = {
             id(target.rows): lane for lane in emitter.lanes if lane.clock is not None for target in (*lane.targets, *lane.late)
         }
+        self._fires_cells = self._fires_cells and not self._lane_by_rows
         self._behind_ms: dict[OutputClock, int] = {}
         self._oldest_on_arrival: dict[OutputClock, int] = {}
 
@@ -106,21 +108,21 @@ class FoldProbe:
         self._rows = 0
         self._next_look = _SAMPLE
 
-    def look(self, tuples: Sequence[Tuple]) -> None:
+    def look(self, rows: Sequence[Any]) -> None:
         """Add the next rows of the task."""
-        first, self._rows = self._rows, self._rows + len(tuples)
+        first, self._rows = self._rows, self._rows + len(rows)
         if self.order_matters:
             return
         if first < _SAMPLE:
-            self._look(tuples[: _SAMPLE - first])
+            self._look(rows[: _SAMPLE - first])
         elif self._rows >= self._next_look:
             self._next_look = 2 * self._rows
-            self._look(tuples[:_SAMPLE_LATER])
+            self._look(rows[:_SAMPLE_LATER])
 
-    def _look(self, tuples: Sequence[Tuple]) -> None:
+    def _look(self, rows: Sequence[Any]) -> None:
         if self._copy is None:
             self._copy = copy.copy(self._bolt)
-        for tup in tuples:
+        for tup in starmap(Tuple, rows):
             if tup.source.is_late:
                 continue
             key = repr([tup[field] for field in self._bolt.key_fields])

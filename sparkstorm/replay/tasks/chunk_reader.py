@@ -17,7 +17,7 @@ from itertools import accumulate, repeat
 from operator import itemgetter
 from typing import Any
 
-from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.tasks.chunks import CLOCK, START, STATE, Chunk, unpack_rows
 from sparkstorm.windowing.settings import TimeSettings
@@ -30,26 +30,15 @@ SourcesOf = Callable[[Chunk, Sequence[tuple[Any, ...]]], Iterable[Source]]
 """The source of every row of a chunk."""
 
 
-def tuples_of(codec: Codec, chunks: Iterable[Chunk], sources_of: SourcesOf, is_timed: bool) -> Iterator[list[Tuple]]:
-    """Yield one task's rows in order, in batches."""
-    if is_timed:
-        return _by_time(codec, chunks, sources_of)
-    return (_plain(codec, chunk, sources_of) for chunk in chunks)
-
-
-def _plain(codec: Codec, chunk: Chunk, sources_of: SourcesOf) -> list[Tuple]:
-    values = list(unpack_rows(codec, chunk)[0])
-    return list(map(Tuple, values, repeat(0), sources_of(chunk, values)))
-
-
-def _by_time(codec: Codec, chunks: Iterable[Chunk], sources_of: SourcesOf) -> Iterator[list[Tuple]]:
+def rows_by_time(codec: Codec, chunks: Iterable[Chunk], sources_of: SourcesOf) -> Iterator[list[Any]]:
+    """Yield one task's rows in the order of their times, in lists."""
     gathered: list[Keyed] = []
     enough = _LEAST_ROWS
     for chunk in chunks:
         if len(gathered) >= enough:
             gathered.sort(key=itemgetter(0, 1, 2))
             until = bisect_left(gathered, chunk.first_ms, key=itemgetter(0))
-            yield [Tuple(values, at_ms, source) for at_ms, _, _, values, source in gathered[:until]]
+            yield [(values, at_ms, source) for at_ms, _, _, values, source in gathered[:until]]
             del gathered[:until]
             enough = 2 * len(gathered) + _LEAST_ROWS
         rows, times = unpack_rows(codec, chunk)
@@ -57,7 +46,7 @@ def _by_time(codec: Codec, chunks: Iterable[Chunk], sources_of: SourcesOf) -> It
         places = range(first, first + chunk.rows)
         gathered += zip(times, repeat(chunk.source), places, values, sources_of(chunk, values), strict=False)
     gathered.sort(key=itemgetter(0, 1, 2))
-    yield [Tuple(values, at_ms, source) for at_ms, _, _, values, source in gathered]
+    yield [(values, at_ms, source) for at_ms, _, _, values, source in gathered]
 
 
 class PartitionClocks:

@@ -8,13 +8,14 @@ fall within a chunk, nor between chunks of one source.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice, repeat
+from itertools import groupby, islice, repeat
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from sparkstorm.api.columns import batch_of, rows_of
+from sparkstorm.executor.pieces import is_piece
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.tasks.batches import OutEdge, is_batch, pack_batch, put_together, slices, unpack_batch
@@ -44,7 +45,7 @@ class Chunk(NamedTuple):
 class OpenChunk(Chunk):
     """A chunk of a state that does not leave its process: its columns instead of their bytes."""
 
-    columns: list[list[Any]]
+    columns: list[Sequence[Any]]
 
 
 DDL = "kind int, target int, first_ms long, source long, seq long, sender int, stream string, rows int, data binary"
@@ -64,12 +65,6 @@ def pack_rows(codec: Codec, rows: Sequence[Row], is_timed: bool) -> bytes:
     return codec.pack([list(times) if is_timed else None, [list(column) for column in zip(*values, strict=True)]])
 
 
-def pack_bare(codec: Codec, rows: Sequence[tuple[Any, ...]]) -> bytes:
-    """Return the same bytes for rows without times."""
-    columns = [[value for (value,) in rows]] if len(rows[0]) == 1 else [list(column) for column in zip(*rows, strict=True)]
-    return codec.pack([None, columns])
-
-
 def unpack_rows(codec: Codec, chunk: Chunk) -> tuple[Iterable[tuple[Any, ...]], Iterable[int]]:
     """Return the values and the times of a chunk's rows."""
     if is_batch(chunk.data):
@@ -79,15 +74,20 @@ def unpack_rows(codec: Codec, chunk: Chunk) -> tuple[Iterable[tuple[Any, ...]], 
     return values, repeat(0, chunk.rows) if times is None else times
 
 
-def batch_in(codec: Codec, chunk: Chunk, source: Source, types: Mapping[str, Any]) -> pa.RecordBatch | None:
-    """Return a chunk's rows as a batch; None if no Arrow columns hold them."""
+def rows_in(codec: Codec, chunk: Chunk, source: Source) -> list[Any]:
+    """Return a chunk's rows, of one source."""
+    return list(zip(*unpack_rows(codec, chunk), repeat(source), strict=False))
+
+
+def piece_in(codec: Codec, chunk: Chunk, source: Source, types: Mapping[str, Any]) -> list[Any]:
+    """Return a chunk's rows as one piece, or as they are if no Arrow columns hold them."""
     if is_batch(chunk.data):
-        return unpack_batch(chunk.data)
+        return [(unpack_batch(chunk.data), chunk.first_ms, source)]
     _, columns = codec.unpack(chunk.data)
     try:
-        return batch_of(source.fields, columns, types)
+        return [(batch_of(source.fields, columns, types), 0, source)]
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return None
+        return rows_in(codec, chunk, source)
 
 
 class ChunkSize:
@@ -115,31 +115,38 @@ class ChunkWriter:
         self._seq = 0
         self.size = ChunkSize()
 
-    def rows(self, target: int, sender: int, stream: str, rows: list[Any], is_bare: bool = False) -> Iterator[Chunk]:
-        """Yield chunks of these rows (values with times, or bare values) and empty the list."""
+    def edge(self, edge: OutEdge) -> Iterator[Chunk]:
+        """Yield chunks of an edge's rows and pieces, in their order, and empty it."""
+        source = edge.source
+        if not edge.may_hold_pieces:
+            yield from self.rows(edge.target, source.task, source.channel, edge.rows)
+        for are_pieces, group in groupby(edge.rows, key=is_piece):
+            if not are_pieces:
+                yield from self.rows(edge.target, source.task, source.channel, list(group))
+                continue
+            for batch, at_ms, _ in put_together(group):
+                for part in slices(batch):
+                    yield self._chunk(ROWS, edge.target, at_ms, source.task, source.channel, part.num_rows, pack_batch(part))
+        edge.rows.clear()
+
+    def rows(self, target: int, sender: int, stream: str, rows: list[Any]) -> Iterator[Chunk]:
+        """Yield chunks of these rows and empty the list."""
         start = 0
         while start < len(rows):
             most = self.size.rows
             part = rows[start : start + most] if start or len(rows) > most else rows
-            data = pack_bare(self._codec, part) if is_bare else pack_rows(self._codec, part, self._is_timed)
+            data = pack_rows(self._codec, part, self._is_timed)
             self.size.learn(len(data), len(part))
-            yield self._chunk(ROWS, target, 0 if is_bare else part[0][1], sender, stream, len(part), data)
+            yield self._chunk(ROWS, target, part[0][1], sender, stream, len(part), data)
             start += len(part)
         rows.clear()
-
-    def batches(self, edge: OutEdge) -> Iterator[Chunk]:
-        """Yield chunks of an edge's batches and remove them."""
-        for batch, at_ms in put_together(edge.batches):
-            for part in slices(batch):
-                yield self._chunk(ROWS, edge.target, at_ms, edge.source.task, edge.source.stream, part.num_rows, pack_batch(part))
-        edge.batches.clear()
 
     def state(self, kind: int, task: int, pairs: Iterable[Sequence[Any]]) -> Iterator[Chunk]:
         """Yield chunks of a task's keys and values, read lazily."""
         size, rest = ChunkSize(), iter(pairs)
         while not self._packs_state and (part := list(islice(rest, MOST_ROWS))):
             chunk = OpenChunk(*self._chunk(kind, task, 0, task, "", len(part), b""))
-            chunk.columns = list(map(list, zip(*part, strict=True)))
+            chunk.columns = list(zip(*part, strict=True))
             yield chunk
         while part := list(islice(rest, size.rows)):
             data = self._codec.pack([None, list(map(list, zip(*part, strict=True)))])

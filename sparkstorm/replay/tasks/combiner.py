@@ -7,17 +7,18 @@ that it fails in the bolt's task, with the bolt's name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import repeat
+from sys import getrefcount
 from typing import Any
 
 import pyarrow as pa
 
-from sparkstorm.api.columns import rows_of
-from sparkstorm.api.combining import CombiningBolt
+from sparkstorm.api.combining import COMBINED_FIELDS, COMBINED_STREAM, CombiningBolt
+from sparkstorm.executor.pieces import is_piece, unfold
 from sparkstorm.model.topology import Grouping
-from sparkstorm.model.tuples import Source
+from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import KEYS, SCALARS, Codec
 from sparkstorm.replay.tasks.batches import OutEdge
-from sparkstorm.replay.tasks.untimed_task import bare
 
 MOST_KEYS = 1 << 16  # beyond it what is combined is sent: memory stays bounded
 _MISSING: Any = object()
@@ -33,7 +34,8 @@ class Combiner:
 
     def __init__(self, bolt: CombiningBolt, source: Source) -> None:
         self._bolt = bolt
-        self._new = bare(source)
+        self._source = source
+        self._own = Source(source.component, source.task, COMBINED_STREAM, COMBINED_FIELDS)
         self._codec = Codec()
         self._value_by_key: dict[Any, Any] = {}
 
@@ -43,31 +45,31 @@ class Combiner:
         return len(self._value_by_key) >= MOST_KEYS
 
     def take_in(self, edge: OutEdge) -> None:
-        """Combine the rows and batches of an edge; rows that cannot be combined stay there."""
-        batches, edge.batches[:] = list(edge.batches), []
-        for batch, at_ms in batches:
-            if not self._combine_batch(batch):
-                edge.rows += rows_of(batch) if edge.is_bare else [(values, at_ms, edge.source) for values in rows_of(batch)]
-        rows = edge.rows if edge.is_bare else [row[0] for row in edge.rows]
-        left = self._combine(rows)
-        edge.rows[:] = left if edge.is_bare else [(values, 0, edge.source) for values in left]
+        """Combine the rows and pieces of an edge; rows that cannot be combined stay there."""
+        rows = edge.rows
+        if edge.may_hold_pieces:
+            rows = unfold(row for row in rows if not (is_piece(row) and self._combine_batch(row[0])))
+        edge.rows[:] = self._combine(rows)
 
-    def take(self) -> list[tuple[Any, Any]]:
-        """Remove and return every (key, value)."""
-        pairs = list(self._value_by_key.items())
+    def take(self) -> list[Any]:
+        """Remove every key and value and return them as rows."""
+        rows = list(zip(self._value_by_key.items(), repeat(0), repeat(self._own)))
         self._value_by_key.clear()
-        return pairs
+        return rows
 
-    def _combine(self, rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        left: list[tuple[Any, ...]] = []
-        known, new, values = self._value_by_key, self._new, ()
+    def _combine(self, rows: Iterable[Any]) -> list[Any]:
+        left: list[Any] = []
+        known, source = self._value_by_key, self._source
         pair, combine, scalars = self._bolt.pair, self._bolt.combine, SCALARS
-        rest = iter(rows)
+        tup = Tuple((), 0, source)
+        ours_alone = getrefcount(tup)  # one object for all rows, unless user code keeps it
+        row, rest = None, iter(rows)
         while True:
             try:
-                for values in rest:
-                    tup = new()
-                    tup.values = values
+                for row in rest:
+                    if getrefcount(tup) != ours_alone:
+                        tup = Tuple((), 0, source)
+                    tup.values = row[0]
                     key, value = pair(tup)
                     former = known.get(key, _MISSING)
                     if former is _MISSING:
@@ -77,7 +79,7 @@ class Combiner:
                     known[key] = value if type(value) in scalars else self._codec.normalise(value)
                 return left
             except (Exception, SystemExit):  # user code
-                left.append(values)
+                left.append(row)
 
     def _combine_batch(self, batch: pa.RecordBatch) -> bool:
         """Combine a whole batch, or change nothing and return False."""

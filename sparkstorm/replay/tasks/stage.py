@@ -8,40 +8,49 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby, repeat
-from operator import attrgetter
-from typing import Any, TypeVar
+from operator import attrgetter, itemgetter
+from typing import Any
 
 import pyarrow as pa
 
-from sparkstorm.api.columns import ColumnBolt, rows_of
+from sparkstorm.api.columns import ColumnBolt, rows_of, values_of
 from sparkstorm.api.combining import COMBINED_FIELDS, COMBINED_STREAM
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
 from sparkstorm.errors import CodecError, ReplayFailedError
+from sparkstorm.executor.column_runner import Divide, dividers_of
 from sparkstorm.executor.emitter import Route
+from sparkstorm.executor.pieces import count_rows, unfold
 from sparkstorm.executor.watermark_routes import MARK_FIELDS
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import DEFAULT_STREAM, LATE_PREFIX, WATERMARK_STREAM
+from sparkstorm.model.topology import LATE_PREFIX, WATERMARK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.values.value_types import register
 from sparkstorm.replay.evidence import Evidence, RowTimes
 from sparkstorm.replay.job import Job, is_watched
 from sparkstorm.replay.plan import Feed, Stage
-from sparkstorm.replay.tasks.batches import BatchSizer, OutEdge, TimedRows, gathered, put_together, size_of, whole_batches
-from sparkstorm.replay.tasks.chunk_reader import InitialChunks, PartitionClocks, tuples_of
-from sparkstorm.replay.tasks.chunks import KEPT_STATE, KEPT_TIME, Chunk, ChunkWriter, Row, batch_in, source_number, unpack_rows
-from sparkstorm.replay.tasks.column_task import ColumnTask
+from sparkstorm.replay.tasks.batches import BatchSizer, OutEdge, TimedRows, gathered, size_of, whole_pieces
+from sparkstorm.replay.tasks.chunk_reader import InitialChunks, PartitionClocks, rows_by_time
+from sparkstorm.replay.tasks.chunks import (
+    KEPT_STATE,
+    KEPT_TIME,
+    Chunk,
+    ChunkWriter,
+    Row,
+    piece_in,
+    rows_in,
+    source_number,
+    unpack_rows,
+)
 from sparkstorm.replay.tasks.out_edges import OutEdges
 from sparkstorm.replay.tasks.task import ReplayContext, ReplayTask, TaskMode, TickSchedule
-from sparkstorm.replay.tasks.untimed_task import UntimedTask, may_be_untimed
 from sparkstorm.replay.tasks.window_task import TimeInputs, WindowTask
 from sparkstorm.settings import DeliverySettings, SubmissionSettings
 from sparkstorm.windowing.watermarks import NEVER
 
 Report = Callable[[Evidence], None]
-RunT = TypeVar("RunT", bound=ReplayTask)
 NO_TIME = "no event time"
 _target = attrgetter("target")
 
@@ -100,11 +109,13 @@ class _Partition:
         most = 1 if self._is_sequence else None  # rows of several tasks have no order among them
         local = frozenset(t for b in joined for t in self._mine[b][:most])
         self._edges = OutEdges(job, self._topology, self._tasks, local, self._codec, self._make_instance)
-        self._writer = ChunkWriter(self._codec, source_number(stage.number, partition), job.is_timed, packs_state)
+        self._number = source_number(stage.number, partition)
+        self._writer = ChunkWriter(self._codec, self._number, job.is_timed, packs_state)
         self._sources: dict[tuple[int, str], Source] = {}
         self._sizer = BatchSizer()
         self._emitted = 0  # when the batch size was last adapted
         self._timeless: list[tuple[int, bytes]] = []  # rows of data without a time, as dead letters by task
+        self._dividers: list[Divide] | None = None  # of batches of data
         self._runs = {task: self._make(b, task) for b in stage.bolts for task in self._mine[b]}
 
     # -- making ----------------------------------------------------------------------------------------------------
@@ -112,37 +123,20 @@ class _Partition:
     def feed_route(self, feed: Feed) -> Route:
         """Return the route of the data's rows, from the spout task that this partition replaces."""
         tasks = self._tasks[feed.spout]
-        return self._edges.routes(feed.spout, tasks[self._partition % len(tasks)])[feed.stream]
+        route = self._edges.routes(feed.spout, tasks[self._partition % len(tasks)], True)[feed.stream]
+        self._dividers = dividers_of(route)
+        return route
 
     def _make(self, component: str, task: int) -> ReplayTask:
         conf = {**self._job.plan.conf, **self._topology.components[component].conf}
-        mode = TaskMode(self._job.is_timed, self._job.skip_bad, _retries(conf), component in self._job.plan.idempotent)
-        bolt, ticks = self._make_instance(component), TickSchedule(conf, mode.is_timed)
-        is_untimed = self._is_untimed(bolt, mode)
-        routes = self._edges.routes(component, task, is_untimed)
-        if isinstance(bolt, WindowedBolt | TimedBolt):
-            return self._with_lanes(task, WindowTask(bolt, routes, self._codec, mode, ticks, self._times(component, bolt)))
-        if not (isinstance(bolt, ColumnBolt) and self._job.columns):
-            if is_untimed:
-                return self._with_lanes(task, self._untimed_task(bolt, routes, mode, ticks))
-            return self._with_lanes(task, ReplayTask(bolt, routes, self._codec, mode, ticks))
-        run = ColumnTask(bolt, routes, self._codec, mode, ticks)
-        run.edges = self._edges.of(task)
-        known = self._edges.batch_partitioners
-        run.batch_partitioners = {stream: known[task, stream] for stream in routes if (task, stream) in known}
-        return self._with_lanes(task, run)
-
-    def _is_untimed(self, bolt: Any, mode: TaskMode) -> bool:
+        bolt, is_keyed = self._make_instance(component), component in self._job.plan.idempotent
         takes_batches = isinstance(bolt, ColumnBolt) and self._job.columns
-        return self._job.shortcuts and not takes_batches and may_be_untimed(bolt, mode)
-
-    def _untimed_task(self, bolt: Any, routes: Mapping[str, Route], mode: TaskMode, ticks: TickSchedule) -> UntimedTask:
-        run = UntimedTask(bolt, routes, self._codec, mode, ticks)
-        if DEFAULT_STREAM in routes:
-            run.partitioner = self._edges.partitioners.get(routes[DEFAULT_STREAM].source.task)
-        return run
-
-    def _with_lanes(self, task: int, run: RunT) -> RunT:
+        mode = TaskMode(self._job.is_timed, self._job.skip_bad, _retries(conf), is_keyed, takes_batches)
+        ticks, routes = TickSchedule(conf, mode.is_timed), self._edges.routes(component, task, takes_batches)
+        if isinstance(bolt, WindowedBolt | TimedBolt):
+            run: ReplayTask = WindowTask(bolt, routes, self._codec, mode, ticks, self._times(component, bolt))
+        else:
+            run = ReplayTask(bolt, routes, self._codec, mode, ticks)
         run.emitter.lanes = self._edges.lanes[task]
         return run
 
@@ -224,45 +218,49 @@ class _Partition:
     def spread(self, route: Route, batch: TimedRows | pa.RecordBatch) -> None:
         """Route rows of data to their subscribers."""
         if isinstance(batch, pa.RecordBatch):
-            batch_partitioner = self._edges.batch_partitioners.get((route.source.task, route.source.stream))
-            if batch_partitioner is not None:
-                batch_partitioner.spread(batch, 0)
+            if self._dividers is not None and batch.num_rows and batch.num_columns:
+                for rows, piece in (found for divide in self._dividers for found in divide(batch)):
+                    rows.append((piece, 0, route.source))
                 return
             batch = rows_of(batch), [0] * batch.num_rows
         source = route.source
-        rows = zip(*batch, repeat(source)) if None not in batch[1] else self._with_times(source, batch)
+        timed = zip(*batch, repeat(source)) if None not in batch[1] else self._with_times(source, batch)
         pick = route.pick
         if pick is not None:
-            for row in rows:
+            for row in timed:
                 pick(row[0]).append(row)
             return
         unused: list[Any] = []
-        for values, at_ms, _ in rows:
+        for values, at_ms, _ in timed:
             route.spread(values, at_ms or 0, unused)
             unused.clear()
 
     def _feed_head(self, run: ReplayTask, chunks: Iterator[Chunk]) -> Iterator[int]:
         """Run the first bolt's task over chunks of other stages, in order; yield the number of rows after every batch."""
         chunks = self._with_senders_noted(run, chunks)
-        if isinstance(run, UntimedTask):
-            for chunk in chunks:
-                for rows in self._sizer.parts(list(unpack_rows(self._codec, chunk)[0])):
-                    run.run_rows(rows, self.source(chunk.sender, chunk.stream))
-                    yield len(rows)
-        elif isinstance(run, ColumnTask) and not self._job.is_timed:
-            for source, batch in whole_batches(self._batches(chunks, run.types)):
-                if isinstance(batch, pa.RecordBatch):
-                    run.run_batch(batch, source, 0)
-                else:
-                    run.run([Tuple(row, 0, source) for row in batch])
-                yield batch.num_rows if isinstance(batch, pa.RecordBatch) else len(batch)
-        else:
+        if self._job.is_timed or isinstance(run, WindowTask):
             clocks = PartitionClocks(run.settings if isinstance(run, WindowTask) else None)
-            timed = clocks.take_out(self._codec, chunks, self._job.plan.component_by_task)
-            for tuples in tuples_of(self._codec, timed, partial(self._sources_of, clocks), self._job.is_timed):
-                for part in self._sizer.parts(tuples):
-                    run.run(part)
-                    yield len(part)
+            others = clocks.take_out(self._codec, chunks, self._job.plan.component_by_task)
+            sources_of = partial(self._sources_of, clocks)
+            lists = rows_by_time(self._codec, others, sources_of)
+        elif run.takes_pieces:
+            lists = whole_pieces(self._piece(chunk, run.types) for chunk in chunks)
+        else:
+            lists = iter(())
+            for chunk in chunks:
+                values, _ = unpack_rows(self._codec, chunk)
+                yield from self._run_values(run, values, chunk.rows, self.source(chunk.sender, chunk.stream))
+        for rows in lists:
+            yield from self._run_parts(run, rows)
+
+    def _run_parts(self, run: ReplayTask, rows: list[Any]) -> Iterator[int]:
+        for part in self._sizer.parts(rows):
+            run.run(part)
+            yield count_rows(part) if run.takes_pieces else len(part)
+
+    def _piece(self, chunk: Chunk, types: Mapping[str, Any]) -> list[Any]:
+        source = self.source(chunk.sender, chunk.stream)
+        return (rows_in if chunk.stream == COMBINED_STREAM else partial(piece_in, types=types))(self._codec, chunk, source)
 
     def _with_senders_noted(self, run: ReplayTask, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         """Yield the chunks and note their senders."""
@@ -280,29 +278,20 @@ class _Partition:
         for batch in batches:
             values, times = batch
             timed = zip(values, times, repeat(source)) if None not in times else self._with_times(source, batch)
-            for part in self._sizer.parts([Tuple(row, at_ms or 0, of) for row, at_ms, of in timed]):
-                run.run(part)
-                yield len(part)
+            yield from self._run_parts(run, list(timed))
 
     def _take_data(self, run: ReplayTask, source: Source, batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
-        for batch in gathered(batches) if isinstance(run, ColumnTask) else batches:
-            if isinstance(run, ColumnTask):
-                run.run_batch(batch, source, 0)
-                yield batch.num_rows
-                continue
-            for rows in self._sizer.parts(rows_of(batch)):
-                if isinstance(run, UntimedTask):
-                    run.run_rows(rows, source)
-                else:
-                    run.run([Tuple(values, 0, source) for values in rows])
-                yield len(rows)
+        for batch in gathered(batches) if run.takes_pieces else batches:
+            if run.takes_pieces:
+                yield from self._run_parts(run, [(batch, 0, source)])
+            else:
+                yield from self._run_values(run, values_of(batch), batch.num_rows, source)
 
-    def _batches(self, chunks: Iterator[Chunk], types: Mapping[str, Any]) -> Iterator[tuple[Source, pa.RecordBatch | list[Any]]]:
-        for chunk in chunks:
-            source = self.source(chunk.sender, chunk.stream)
-            is_combined = chunk.stream == COMBINED_STREAM
-            batch = None if is_combined else batch_in(self._codec, chunk, source, types)
-            yield source, list(unpack_rows(self._codec, chunk)[0]) if batch is None else batch
+    def _run_values(self, run: ReplayTask, values: Iterable[Any], rows: int, source: Source) -> Iterator[int]:
+        rest = iter(values)
+        for count in map(len, self._sizer.parts(range(rows))):
+            run.run_values(rest, count, source)
+            yield count
 
     def run_local(self, taken: int = 0) -> None:
         """Run local rows and batches until none are left, component by component in order.
@@ -310,12 +299,8 @@ class _Partition:
         `taken`: the number of input rows that caused them.
         """
         for task, run in self._runs.items():
-            if isinstance(run, ColumnTask) and not self._job.is_timed:
-                self._run_local_batches(task, run)
-            if isinstance(run, UntimedTask):
-                self._run_local_rows(task, run)
-            elif tuples := self._gather(task):
-                run.run(tuples)
+            if rows := self._gather(task, run):
+                run.run(rows)
         for run in self._runs.values():
             run.take_emitted()
             run.put_marks()
@@ -324,38 +309,24 @@ class _Partition:
             self._sizer.learn(taken, emitted - self._emitted)
         self._emitted = emitted
 
-    def _run_local_batches(self, task: int, run: ColumnTask) -> None:
+    def _gather(self, task: int, run: ReplayTask) -> list[Any]:
+        rows: list[Any] = []
         for edge in self._edges.inputs.get(task, ()):
-            batches, edge.batches[:] = list(edge.batches), []
-            if batches:
+            if edge.rows:
                 self._note(run, edge.source)
-            for batch, at_ms in put_together(batches):
-                run.run_batch(batch, edge.source, at_ms)
-
-    def _run_local_rows(self, task: int, run: UntimedTask) -> None:
-        for edge in self._edges.inputs.get(task, ()):
-            if rows := edge.take_bare():
-                self._note(run, edge.source)
-                run.run_rows(rows, edge.source)
-        run.divide()
-
-    def _gather(self, task: int) -> list[Tuple]:
-        edges = [edge for edge in self._edges.inputs.get(task, ()) if edge.rows or edge.batches]
-        for edge in edges:
-            self._note(self._runs[task], edge.source)
-        tuples = [Tuple(values, at_ms, edge.source) for edge in edges for values, at_ms in edge.take_rows()]
+                rows += unfold(edge.rows) if edge.may_hold_pieces and not run.takes_pieces else edge.rows
+                edge.rows.clear()
         if self._job.is_timed:
-            tuples.sort(key=attrgetter("roots"))
-        return tuples
+            rows.sort(key=itemgetter(1))
+        return rows
 
     def cut(self, whole: bool = False) -> Iterator[Chunk]:
         """Flush output buffers for other stages and results as chunks: all of them if `whole`, else only full ones."""
-        least = 1 if whole else self._writer.size.rows
         for edges in self._edges.by_ends.values():
             for edge in edges:
-                if edge.combiner is not None and (edge.rows or edge.batches):
+                if edge.combiner is not None and edge.rows:
                     edge.combiner.take_in(edge)
-            if any(len(edge.rows) >= least or (edge.batches and (whole or edge.is_full)) or edge.is_due(whole) for edge in edges):
+            if any(edge.is_due(self._writer.size.rows, whole) for edge in edges):
                 for edge in edges:  # together and in this order: marks leave after the rows they follow
                     yield from self._chunks_of(edge)
         for task, letter in [*self._timeless, *((t, letter) for t, run in self._runs.items() for letter in run.take_dead())]:
@@ -364,12 +335,11 @@ class _Partition:
 
     def _chunks_of(self, edge: OutEdge) -> Iterator[Chunk]:
         try:
-            yield from self._writer.rows(edge.target, edge.source.task, edge.source.channel, edge.rows, edge.is_bare)
+            yield from self._writer.edge(edge)
         except CodecError as error:
             raise edge.unpackable(self._codec, error) from error
-        yield from self._writer.batches(edge)
         if edge.combiner is not None:
-            yield from self._writer.rows(edge.target, edge.source.task, COMBINED_STREAM, edge.combiner.take(), is_bare=True)
+            yield from self._writer.rows(edge.target, edge.source.task, COMBINED_STREAM, edge.combiner.take())
 
     def end(self, report: Report) -> Iterator[Chunk]:
         """End every task, flush all output and the final states, and report."""
@@ -391,7 +361,7 @@ class _Partition:
         """Return what the tasks did, and the times of the rows that they and the data sent to bolts by event time."""
         evidence = Evidence()
         for run in self._runs.values():
-            evidence.add_counts(run.component, run.counts.as_dict())
+            evidence.add_counts(run.component, self._number, run.counts.as_dict())
         for task, lanes in self._edges.lanes.items():
             for lane in lanes:
                 if lane.clock is not None and lane.clock.newest_ms != NEVER:

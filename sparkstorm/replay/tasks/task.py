@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
-from operator import attrgetter
+from itertools import groupby, islice, repeat, starmap
+from operator import itemgetter
 from typing import Any
 
+from sparkstorm.api.columns import ColumnBolt
+from sparkstorm.api.combining import COMBINED_STREAM
 from sparkstorm.api.components import BasicBolt, Bolt, Stateful
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
@@ -24,6 +27,7 @@ from sparkstorm.errors import ReplayFailedError
 from sparkstorm.executor.emitter import Emitter, Route
 from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.executor.output_clock import OutputClock
+from sparkstorm.executor.pieces import count_rows
 from sparkstorm.executor.runner import BasicCollector, BasicRunner, FailedInput
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import describe_error, failure_of
@@ -34,6 +38,7 @@ from sparkstorm.model.topology import SYSTEM, TICK_STREAM
 from sparkstorm.model.tuples import Roots, Source, Tuple
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.tasks.attributes import Attributes
+from sparkstorm.replay.tasks.column_runner import ReplayColumns
 from sparkstorm.settings import ComponentSettings
 from sparkstorm.windowing.watermarks import NEVER
 
@@ -63,9 +68,11 @@ class TickSchedule:
 
 
 AnyBolt = Bolt | BasicBolt | WindowedBolt | TimedBolt
-_AT = attrgetter("roots")
+_AT, _SOURCE = itemgetter(1), itemgetter(2)
 _SHOWN_RECORD = 500
 _STRICT_ROWS = 64
+AT_ONCE = 512
+"""Rows that are executed before what undoes them is forgotten."""
 _THREADS_PATIENCE_SECS = 10.0
 
 
@@ -132,6 +139,7 @@ class TaskMode:
     skip_bad: bool
     retries: int
     is_keyed: bool = False  # inputs are executed and counted one by one: effects have keys
+    columns: bool = False  # a ColumnBolt gets batches
 
 
 class ReplayTask:
@@ -153,6 +161,7 @@ class ReplayTask:
         self._attributes = Attributes(bolt)
         self._reached_ms = 0  # time of the newest input: a failed one that is tried again sets `now_ms` back
         self._senders: set[tuple[int, str]] = set()
+        self._columns: ReplayColumns | None = None
 
     def prepare(self, context: ReplayContext) -> None:
         """Make the runner and call the bolt's prepare and init_state; ReplayFailedError when they raise."""
@@ -177,7 +186,9 @@ class ReplayTask:
     def _make_runner(self) -> Any:
         if isinstance(self._bolt, BasicBolt):
             collector = BasicCollector(self.emitter, self.task, self._report)
-            return BasicRunner(self._bolt, self.emitter, self.state, collector)
+            if isinstance(self._bolt, ColumnBolt) and self._mode.columns:
+                self._columns = ReplayColumns(self._bolt, self.emitter, self.state, collector)
+            return self._columns or BasicRunner(self._bolt, self.emitter, self.state, collector)
         assert isinstance(self._bolt, Bolt)
         return ManualRunner(self._bolt, self.emitter, self.state, self.task, self._report, self._woken.set)
 
@@ -192,18 +203,28 @@ class ReplayTask:
             )
         return self.counts.executed
 
-    def run(self, tuples: Sequence[Tuple]) -> None:
-        """Execute rows in this order, and the ticks that are due between them."""
-        start, count = 0, len(tuples)
+    @property
+    def takes_pieces(self) -> bool:
+        """Return whether Arrow batches stay whole on their way to the bolt."""
+        return self._columns is not None
+
+    @property
+    def types(self) -> Mapping[str, Any]:
+        """Return the Arrow types by field that a bolt of columns declares."""
+        return self._bolt.types if isinstance(self._bolt, ColumnBolt) else {}
+
+    def run(self, rows: Sequence[Any]) -> None:
+        """Execute rows, and pieces if it takes them, in this order, and the ticks that are due between them."""
+        start, count = 0, len(rows)
         while start < count:
-            due_ms = self._ticks.due_ms(tuples[start].roots)
-            end = count if due_ms is None else bisect_left(tuples, due_ms, lo=start, key=_AT)
+            due_ms = self._ticks.due_ms(rows[start][1])
+            end = count if due_ms is None else bisect_left(rows, due_ms, lo=start, key=_AT)
             if end > start:
-                self._execute(tuples[start:end] if end - start < count else tuples)
+                self._execute(rows[start:end] if end - start < count else rows)
                 start = end
             else:
                 self._tick(self._ticks.take())
-        self._reached_ms = max(self._reached_ms, _AT(tuples[-1]))
+        self._reached_ms = max(self._reached_ms, _AT(rows[-1]))
 
     def note_sender(self, source: Source, senders: int = 1) -> None:
         """Note a sender of this task's rows; data counts as sent by `senders` tasks."""
@@ -219,7 +240,7 @@ class ReplayTask:
         self._attributes.look(0, is_last=True)
         self.counts.changed = int(bool(self._attributes.changed))
         if self.state is not None:
-            self.counts.floats = self.state.count_of(float) + self.state.count_of(Decimal)
+            self.counts.floats = self.state.count_of(float, Decimal)
         try:
             self._bolt.cleanup()
         except (Exception, SystemExit) as error:  # user code
@@ -261,19 +282,52 @@ class ReplayTask:
                     now_ms = max(self._reached_ms, self.now_ms())
                     target.rows[:] = [(values, at_ms or now_ms, source) for values, at_ms, source in target.rows]
 
-    def _execute(self, tuples: Sequence[Tuple]) -> None:
-        most = 1 if self._one_by_one else _STRICT_ROWS if self._mode.skip_bad else len(tuples)
-        for part in (tuples[start : start + most] for start in range(0, len(tuples), most)):
+    def run_values(self, values: Iterator[tuple[Any, ...]], count: int, source: Source) -> None:
+        """Execute the next `count` values of one source, in a replay without times."""
+        some, mode = islice(values, count), self._mode
+        if mode.is_timed or mode.skip_bad or mode.is_keyed or not isinstance(self._runner, BasicRunner):
+            while part := list(zip(islice(some, AT_ONCE), repeat(0), repeat(source), strict=False)):
+                self.run(part)
+            return
+        for failed in self._runner.execute_values(some, source):
+            self._try_again(failed)
+        self.counts.executed += count
+        self._attributes.look(count)
+
+    def _execute(self, rows: Sequence[Any]) -> None:
+        if self._columns is None:
+            self._execute_rows(rows)
+            return
+        for source, group in groupby(rows, key=_SOURCE):
+            part = list(group)
+            size, failed = count_rows(part), 0
+            for singles in [part] if source.stream == COMBINED_STREAM else self._columns.left_over(part):
+                failed += len(singles)
+                self._execute_rows(singles)
+            self.counts.executed += size - failed
+            self._attributes.look(size - failed)
+
+    def _execute_rows(self, rows: Sequence[Any]) -> None:
+        """Execute rows in parts: short ones, so that what undoes them stays in the processor's caches."""
+        most = 1 if self._one_by_one else _STRICT_ROWS if self._mode.skip_bad else AT_ONCE
+        for start in range(0, len(rows), most):
+            part = rows[start : start + most]
             if isinstance(self.emitter, ClockedEmitter):
-                self.emitter.at_ms = int(part[0].roots)  # type: ignore[arg-type]
-            for failed in self._runner.run(part):
+                self.emitter.at_ms = part[0][1]
+            for failed in self._run_part(part):
                 self._try_again(failed)
             self.counts.executed += len(part)
             self._attributes.look(len(part))
             if isinstance(self._runner, ManualRunner):
                 self._take_late(self._runner)
-            if self._mode.skip_bad:  # the emitter then counts what one input emits, by what was not taken yet
+            if self._mode.skip_bad or most > 1:  # strict: the emitter counts what one input emits, by what was not taken yet
                 self.take_emitted()
+
+    def _run_part(self, part: Sequence[Any]) -> Iterable[FailedInput]:
+        if isinstance(self._runner, BasicRunner):
+            return [(Tuple(*part[place]), failure) for place, failure in self._runner.execute_rows(part)]
+        failed: Iterable[FailedInput] = self._runner.run(list(starmap(Tuple, part)))
+        return failed
 
     def _tick(self, tick: Tuple) -> None:
         if isinstance(self.emitter, ClockedEmitter):

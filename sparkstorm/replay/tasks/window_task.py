@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.executor.emitter import Route
 from sparkstorm.executor.output_clock import OutputClock
-from sparkstorm.executor.runner import BasicCollector
+from sparkstorm.executor.runner import BasicCollector, FailedInput
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.windowed_runner import Due, Patience
 from sparkstorm.model.topology import WATERMARK_STREAM
@@ -125,31 +126,33 @@ class WindowTask(ReplayTask):
         """Return the time up to which windows and timers have fired."""
         return self._timed.low_ms
 
-    def _execute(self, tuples: Sequence[Tuple]) -> None:
-        for are_marks, group in groupby(tuples, key=_is_mark):
-            part = list(group)
+    def _execute(self, rows: Sequence[Any]) -> None:
+        has_marks = any(source.stream == WATERMARK_STREAM for source in set(map(itemgetter(2), rows)))
+        for are_marks, group in groupby(rows, key=_is_mark) if has_marks else [(False, rows)]:
+            part = list(group) if has_marks else rows
             if not are_marks:
                 if self._probe is not None:
                     self._probe.look(part)
                 self._take_in(part)
-            for mark in part if are_marks else ():
-                stream, mark_ms = mark.values
-                self._marks.hear((mark.source.task, stream), mark_ms)
-        at_ms = _at(tuples[-1])
+            for (stream, mark_ms), _, source in part if are_marks else ():
+                self._marks.hear((source.task, stream), mark_ms)
+        at_ms = rows[-1][1]
         self._hear_data(at_ms)
         self._set_clock(at_ms)
         self._advance(self._marks.low_ms, at_ms)
 
-    def _take_in(self, tuples: Sequence[Tuple]) -> None:
+    def _take_in(self, rows: Sequence[Any]) -> None:
         if not self._one_by_one:
-            super()._execute(tuples)
+            self._execute_rows(rows)
             return
-        for tup in tuples:
-            at_ms = _at(tup)
-            while (due_ms := self._timed.next_due_ms()) is not None and due_ms <= at_ms:
+        for row in rows:
+            while (due_ms := self._timed.next_due_ms()) is not None and due_ms <= row[1]:
                 self._set_clock(due_ms)
                 self._advance(self._marks.low_ms, max(due_ms, self.now_ms()))
-            super()._execute([tup])
+            self._execute_rows([row])
+
+    def _run_part(self, part: Sequence[Any]) -> Iterable[FailedInput]:
+        return self._timed.run_rows(part)
 
     def _hear_data(self, at_ms: int) -> None:
         """Advance the watermarks of data: rows come in the order of times, so later ones are at most the lag older."""
@@ -178,10 +181,5 @@ class WindowTask(ReplayTask):
             self._put_aside(what, tries, failure)
 
 
-def _is_mark(tup: Tuple) -> bool:
-    return tup.source.stream == WATERMARK_STREAM
-
-
-def _at(tup: Tuple) -> int:
-    at_ms: Any = tup.roots
-    return int(at_ms)
+def _is_mark(row: Any) -> bool:
+    return bool(row[2].stream == WATERMARK_STREAM)

@@ -19,13 +19,14 @@ from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import WATERMARK_STREAM
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.recording.recorder import Recorder
+from sparkstorm.transport.base import entry_order
 from sparkstorm.transport.frames import Row
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.open_blocks import Births, Feed
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.call_watch import CallWatch
 from sparkstorm.worker.tasks.hooks import NO_HOOKS
-from sparkstorm.worker.tasks.inbox import Chunk, Inbox, entry_order
+from sparkstorm.worker.tasks.inbox import Chunk, Inbox
 from sparkstorm.worker.tasks.pending_inputs import PendingInput
 from sparkstorm.worker.tasks.states import Expect
 

@@ -208,9 +208,3 @@ def _pieces(frame: RowFrame, source_by_task: dict[int, Source]) -> list[Row]:
         )
         for start, stop in pairwise(sorted({0, *root_ends, *changes}))
     ]
-
-
-def entry_order(entry: str) -> tuple[int, int]:
-    """A stream entry's id as numbers that compare."""
-    milliseconds, _, number = entry.partition("-")
-    return int(milliseconds), int(number or 0)

@@ -229,6 +229,12 @@ class SpoutTask:
             self.failed += self.pending.settle((), (root,), now_ms, failure).failed
         return done.latencies_ms
 
+    def next_due_ms(self, now_ms: int, rested_ms: int, is_active: bool) -> int | None:
+        """Return when to tell user code of messages that have ended, or ask it for more, at `rested_ms` at the earliest."""
+        if self.pending.has_callbacks or self.collector.immediate:
+            return now_ms
+        return max(self.wait_until_ms, rested_ms) if is_active and not self.is_exhausted and self.pending.room else None
+
     def make_callbacks(self) -> bool:
         """Tell user code what the last commit settled; whether it emitted anything on that occasion."""
         outcomes = [o._replace(message_id=as_message_id(o.message_id)) for o in self.pending.take_callbacks()]

@@ -33,7 +33,7 @@ from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import ACKER, LATE_PREFIX, MASTER, WATERMARK_STREAM
 from sparkstorm.model.tuples import Source
 from sparkstorm.recording.recorder import COMPONENTS, Recorder, Recording
-from sparkstorm.transport.base import Claim, TaskRecord, Transport
+from sparkstorm.transport.base import Claim, TaskRecord, Transport, entry_order
 from sparkstorm.transport.frames import MESSAGES, ROWS, SETTLED
 from sparkstorm.worker.epoch import IdSource
 from sparkstorm.worker.journal import Journal, reading, whole_and_deltas
@@ -44,7 +44,7 @@ from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, threaded
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.call_watch import CallWatch
 from sparkstorm.worker.tasks.hooks import NO_HOOKS, TaskHooks, hooked_emitter, started_hooks, task_hooks
-from sparkstorm.worker.tasks.inbox import Inbox, entry_order
+from sparkstorm.worker.tasks.inbox import Inbox
 from sparkstorm.worker.tasks.pending_inputs import decode_held
 from sparkstorm.worker.tasks.spout_task import SpoutCollector, SpoutTask
 from sparkstorm.worker.tasks.states import expecting, stored_state
