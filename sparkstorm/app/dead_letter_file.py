@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkstorm.errors import CodecError, MalformedFrameError, StoreInconsistentError
+from sparkstorm.client.dead_letters import AT_ONCE, Read, decoded
+from sparkstorm.errors import CodecError, StoreInconsistentError
 from sparkstorm.model.dead_letter import Cause, DeadLetter
-from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.values.tagged import from_json, to_json
 
-Read = Callable[[int, str], list[tuple[str, bytes]]]
-"""(limit, id) -> the oldest stored letters behind that id, with their ids."""
-
-_AT_ONCE = 100  # a letter may be as large as a commit
 _MOST_CAUSES = 1000
 _OTHERS = Cause("(other components)", "other causes", "")
 _DAMAGED = Cause("(unknown)", "letters that cannot be read", "")
@@ -85,7 +81,7 @@ class DeadLetterFile:
         try:
             if self._last_id is None:
                 self._last_id = self._take_up()
-            while letters := self._read(_AT_ONCE, self._last_id):
+            while letters := self._read(AT_ONCE, self._last_id):
                 if not self._append(letters):
                     return
             self.trouble = ""
@@ -114,7 +110,7 @@ class DeadLetterFile:
         with self.path.open("ab") as file:
             size = file.tell()
             for id, data in letters:
-                letter = _decoded(data)
+                letter = decoded(data)
                 line = line_of(id, letter, data).encode() + b"\n"
                 if size + len(line) > self._most_bytes:
                     self.trouble = (
@@ -151,27 +147,11 @@ def read_dead_letters(path: Path) -> Iterator[tuple[str, DeadLetter]]:
                     raise StoreInconsistentError(f"{file}, line {number}: {error}") from error
 
 
-def stored_letters(read: Read) -> Iterator[tuple[str, DeadLetter | None, bytes]]:
-    """Read all of a topology's stored letters in steps: id, letter (None for no record of ours) and bytes."""
-    last = "0"
-    while letters := read(_AT_ONCE, last):
-        for id, data in letters:
-            yield id, _decoded(data), data
-            last = id
-
-
 def _parsed(line: bytes) -> tuple[str, DeadLetter | None]:
     try:
         return DeadLetter.from_line(line.decode())
     except (StoreInconsistentError, UnicodeDecodeError):
         return _id_of(line), None
-
-
-def _decoded(data: bytes) -> DeadLetter | None:
-    try:
-        return DeadLetter.decode(Codec(is_lenient=True), data)
-    except (MalformedFrameError, StoreInconsistentError):
-        return None
 
 
 def line_of(id: str, letter: DeadLetter | None, data: bytes = b"") -> str:

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkstorm.app.job import INTERRUPTED, guarded, leave, say_warnings
 from sparkstorm.client.connect import VARIABLE
@@ -18,6 +18,9 @@ from sparkstorm.embedded.stores import connection_path, not_configured
 from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.settings import DriverSettings
+
+if TYPE_CHECKING:
+    from sparkstorm.app.cluster import Cluster
 
 OK = 0
 _LOOK_EVERY_S = 1.0
@@ -50,7 +53,7 @@ def hold(conf: Conf) -> int:
     """Start a cluster and hold it until Ctrl-C or SIGTERM; topologies go on with the next start."""
     from sparkstorm.app.cluster import Cluster
     from sparkstorm.app.console import Console
-    from sparkstorm.app.own_cluster import check_spark, spark_may_end, starting_text
+    from sparkstorm.app.own_cluster import spark_may_end, starting_text
     from sparkstorm.app.run import Signals, StoppedError
 
     console, stopping, is_up = Console(), threading.Event(), threading.Event()
@@ -71,20 +74,29 @@ def hold(conf: Conf) -> int:
                 is_up.set()
                 for line in up_lines(conf, sum(cluster.slots_by_node().values()), cluster.log_dir):
                     console.say(line)
-                lead = LeaderWatch(lambda: (cluster.leader, cluster.is_leading), console.say)
-                watch = TopologyWatch(lambda: {s.topology_id: str(s.status) for s in cluster.client.summaries()}, console.say)
-                while not stopping.wait(_LOOK_EVERY_S):
-                    check_spark(cluster)
-                    lead.look()
-                    watch.look()
-                watch.look()
-                left, others = watch.names(), cluster.other_drivers()
+                rest = _watch_until(stopping, cluster, console.say)
         except StoppedError:
             console.say("stopped while starting; nothing was changed")
             return INTERRUPTED
-    went = f"{others[0]} goes on with {', '.join(left)}" if others else f"with the next start go on: {', '.join(left)}"
-    console.say(f"stopped; {went}" if left else "stopped")
+    console.say(f"stopped{rest}")
     return OK
+
+
+def _watch_until(stopping: threading.Event, cluster: Cluster, say: Callable[[str], None]) -> str:
+    """Show changes of leader and topologies until stopped; return a clause on the topologies that are left, or nothing."""
+    from sparkstorm.app.own_cluster import check_spark
+
+    lead = LeaderWatch(lambda: (cluster.leader, cluster.is_leading), say)
+    watch = TopologyWatch(lambda: {s.topology_id: str(s.status) for s in cluster.client.summaries()}, say)
+    while not stopping.wait(_LOOK_EVERY_S):
+        check_spark(cluster)
+        lead.look()
+        watch.look()
+    watch.look()
+    left, others = ", ".join(watch.names()), cluster.other_drivers()
+    if not left:
+        return ""
+    return f"; {others[0]} goes on with {left}" if others else f"; with the next start go on: {left}"
 
 
 def up_lines(conf: Conf, slots: int, log_dir: Path) -> list[str]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.app.dead_letter_file import read_dead_letters
 from sparkstorm.cli.common import EXITS, OK, opened, write_json
-from sparkstorm.cli.dead_letters import letter_text
+from sparkstorm.cli.dead_letters import letter_text, read_letters_of_file
 from sparkstorm.client.logs import shown
 from sparkstorm.errors import InvalidConfigError, NotAliveError
 from sparkstorm.model.dead_letter import DeadLetter
@@ -66,7 +64,7 @@ def _made(arguments: argparse.Namespace) -> tuple[Path, DeadLetter]:
 
 def _letter(arguments: argparse.Namespace) -> DeadLetter:
     if arguments.source.endswith(".jsonl"):
-        letter = next((each for id, each in _lines(Path(arguments.source)) if id == arguments.id), None)
+        letter = next((each for id, each in read_letters_of_file(Path(arguments.source)) if id == arguments.id), None)
     else:
         with opened(arguments) as cluster:
             kept = cluster.dead_letters(arguments.source).values()
@@ -74,13 +72,6 @@ def _letter(arguments: argparse.Namespace) -> DeadLetter:
     if letter is None:
         raise NotAliveError(f"{arguments.source} keeps no dead letter {arguments.id} that can be read")
     return letter
-
-
-def _lines(path: Path) -> Iterator[tuple[str, DeadLetter]]:
-    try:
-        yield from read_dead_letters(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidConfigError(f"{path} cannot be read: {error}") from error
 
 
 def _show(arguments: argparse.Namespace, path: Path, letter: DeadLetter) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sparkstorm.cli.common import FAILED, OK, add_verb, at_least, opened, say, steps, write_json
+from sparkstorm.cli.common import FAILED, OK, add_topology_verb, at_least, opened, say, steps, write_json
 from sparkstorm.client import TopologyHandle
 from sparkstorm.config import check, parse_override
 from sparkstorm.errors import InvalidConfigError
@@ -18,16 +18,16 @@ from sparkstorm.model.status import RebalanceOptions
 
 def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
-    verb = _of_one(verbs, "kill", kill, "end a topology after a wait in which its spouts rest")
+    verb = add_topology_verb(verbs, "kill", kill, "end a topology after a wait in which its spouts rest")
     verb.add_argument("--wait", type=at_least(0, float), metavar="SECS", help="default: topology.message.timeout.secs")
-    verb = _of_one(verbs, "savepoint", savepoint, "write a running topology's states and positions into a folder")
+    verb = add_topology_verb(verbs, "savepoint", savepoint, "write a running topology's states and positions into a folder")
     verb.add_argument("folder", metavar="FOLDER", help="`submit JOB.yaml --from FOLDER` begins with it")
     verb.add_argument("--kill", action="store_true", help="end the topology with it; else its spouts go on")
     verb.add_argument("--overwrite", action="store_true", help="replace a checkpoint that is there")
     verb.add_argument("--patience", type=at_least(0, float), default=60.0, metavar="SECS", help="for what is under way (60)")
-    _of_one(verbs, "activate", activate, "let a topology's spouts emit")
-    _of_one(verbs, "deactivate", deactivate, "let a topology's spouts rest")
-    verb = _of_one(verbs, "rebalance", rebalance, "change workers, executors or configuration; the plan is shown first")
+    add_topology_verb(verbs, "activate", activate, "let a topology's spouts emit")
+    add_topology_verb(verbs, "deactivate", deactivate, "let a topology's spouts rest")
+    verb = add_topology_verb(verbs, "rebalance", rebalance, "change workers, executors or configuration; the plan is shown first")
     verb.add_argument("--workers", type=int, metavar="N", help="number of workers")
     verb.add_argument("--executors", nargs="+", default=[], metavar="COMPONENT=N", help="executors of components")
     verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="change one key of its configuration")
@@ -35,18 +35,12 @@ def add_verbs(verbs: Any) -> None:
     verb.add_argument("--wait", type=at_least(0, float), metavar="SECS", help="default: topology.message.timeout.secs")
     verb.add_argument("--plan-only", action="store_true", help="show the plan and change nothing")
     verb.add_argument("--yes", action="store_true", help="do not ask")
-    verb = _of_one(verbs, "restart", restart, "restart a topology's workers; nothing is moved or lost")
+    verb = add_topology_verb(verbs, "restart", restart, "restart a topology's workers; nothing is moved or lost")
     verb.add_argument("--worker", metavar="NODE:PORT", help="this worker alone")
-    verb = _of_one(verbs, "log-level", log_level, "set levels of loggers in a topology's workers")
+    verb = add_topology_verb(verbs, "log-level", log_level, "set levels of loggers in a topology's workers")
     verb.add_argument(
         "levels", nargs="+", metavar="LOGGER=LEVEL[:SECS]", help="root=DEBUG:60 for a minute; LOGGER=RESET takes the level back"
     )
-
-
-def _of_one(verbs: Any, name: str, run: Any, help: str) -> argparse.ArgumentParser:
-    verb = add_verb(verbs, name, run, help)
-    verb.add_argument("name", metavar="NAME", help="name of the topology")
-    return verb
 
 
 def kill(arguments: argparse.Namespace) -> int:

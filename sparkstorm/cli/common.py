@@ -25,6 +25,13 @@ def add_verb(verbs: Any, name: str, run: Verb, help: str, **options: Any) -> arg
     return verb
 
 
+def add_topology_verb(verbs: Any, name: str, run: Verb, help: str, **options: Any) -> argparse.ArgumentParser:
+    """Add a verb that speaks to a cluster about one topology: NAME is its first argument."""
+    verb = add_verb(verbs, name, run, help, **options)
+    verb.add_argument("name", metavar="NAME", help="name or id of the topology")
+    return verb
+
+
 def opened(arguments: argparse.Namespace, writes: bool = False) -> ClusterClient:
     """Connect to the cluster that the arguments name; ReadOnlyConnectionError when the verb writes and may not."""
     cluster = connect(arguments.cluster)

@@ -44,7 +44,7 @@ def _add_letters(action: argparse.ArgumentParser, nargs: str) -> None:
 def list_letters(arguments: argparse.Namespace) -> int:
     """List dead letters by cause, or each as a line of JSON; they stay until they are dropped or replayed."""
     if arguments.name is not None and (arguments.name.endswith(".jsonl") or Path(arguments.name).is_dir()):
-        _list(arguments, arguments.name, ((id, letter, b"") for id, letter in _read_file(Path(arguments.name))))
+        _list(arguments, arguments.name, ((id, letter, b"") for id, letter in read_letters_of_file(Path(arguments.name))))
         return OK
     with opened(arguments) as cluster:
         found = cluster.dead_letters(arguments.name)
@@ -55,7 +55,8 @@ def list_letters(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _read_file(path: Path) -> Iterator[tuple[str, DeadLetter]]:
+def read_letters_of_file(path: Path) -> Iterator[tuple[str, DeadLetter]]:
+    """Yield id and letter of each line of a file or folder; InvalidConfigError when it cannot be read."""
     try:
         yield from read_dead_letters(path)
     except (OSError, UnicodeDecodeError) as error:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.cli.common import EXITS, OK, add_verb, opened, say, steps
+from sparkstorm.cli.common import EXITS, OK, add_topology_verb, add_verb, opened, say, steps
 from sparkstorm.errors import SlotsUnavailableError
 
 _JOB_EXITS = f"{EXITS}, 3 done but tuples were parked"
@@ -32,8 +32,7 @@ def add_verbs(verbs: Any) -> None:
     verb.add_argument("--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`")
     verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
     verb.add_argument("--name", help="name of the topology")
-    verb = add_verb(verbs, "follow", follow, "watch a topology until its sources are drained", epilog=_JOB_EXITS)
-    verb.add_argument("name", metavar="NAME", help="name or id of the topology")
+    verb = add_topology_verb(verbs, "follow", follow, "watch a topology until its sources are drained", epilog=_JOB_EXITS)
     verb = verbs.add_parser("cluster", help="hold a cluster on Spark until stopped", description=cluster.__doc__)
     verb.add_argument("conf", nargs="?", metavar="CONF.yaml", help="configuration of the cluster")
     verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")

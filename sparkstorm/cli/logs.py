@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from sparkstorm.cli.common import OK, add_verb, at_least, clock_time, opened, write_json
+from sparkstorm.cli.common import OK, add_topology_verb, at_least, clock_time, opened, write_json
 from sparkstorm.client.logs import LogReader
 from sparkstorm.client.tap import Sample
 from sparkstorm.errors import InvalidConfigError, NotAliveError
@@ -19,13 +19,11 @@ _LOOK_EVERY_S = 1.0
 
 def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
-    verb = add_verb(verbs, "logs", logs, "last lines of a topology's workers, from any host")
-    verb.add_argument("name", metavar="NAME", help="name or id of the topology")
+    verb = add_topology_verb(verbs, "logs", logs, "last lines of a topology's workers, from any host")
     verb.add_argument("--worker", metavar="NODE:PORT", help="of this worker alone")
     verb.add_argument("-n", "--lines", type=at_least(0), default=20, metavar="N", help="lines of each worker (20)")
     verb.add_argument("-f", "--follow", action="store_true", help="go on until Ctrl-C")
-    verb = add_verb(verbs, "tail", tail, "rows of a running topology's stream, as they are committed")
-    verb.add_argument("name", metavar="NAME", help="name or id of the topology")
+    verb = add_topology_verb(verbs, "tail", tail, "rows of a running topology's stream, as they are committed")
     verb.add_argument("component", metavar="COMPONENT", help="component whose rows are shown")
     verb.add_argument("--stream", default="default", metavar="STREAM", help="its stream (default)")
     verb.add_argument("-n", "--rows", type=at_least(1), metavar="N", help="end after so many rows; else go on until Ctrl-C")

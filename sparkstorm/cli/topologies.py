@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sparkstorm.cli.common import OK, add_verb, lasted, opened, table, when, write_json
+from sparkstorm.cli.common import OK, add_topology_verb, add_verb, lasted, opened, table, when, write_json
 from sparkstorm.client import TopologyHandle
 from sparkstorm.client.logs import shown
 from sparkstorm.clock import SystemClock
@@ -24,18 +24,17 @@ _COUNTS = ("emitted", "executed", "acked", "failed", "parked", "pending")
 
 def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
-    verb = add_verb(verbs, "tasks", tasks, "what each task of a topology does: counts, latencies, what waits, its last error")
-    verb.add_argument("name", metavar="NAME", help="name or id of the topology")
+    verb = add_topology_verb(
+        verbs, "tasks", tasks, "what each task of a topology does: counts, latencies, what waits, its last error"
+    )
     add_verb(verbs, "list", list_topologies, "topologies of the cluster")
     verb = add_verb(
         verbs, "status", status, "status, workers, counts and problems of a topology; without a name, the cluster's drivers"
     )
     verb.add_argument("name", metavar="NAME", nargs="?", help="name or id of the topology")
-    verb = add_verb(verbs, "errors", errors, "last errors of a topology's components")
-    verb.add_argument("name", metavar="NAME", help="name or id of the topology")
+    verb = add_topology_verb(verbs, "errors", errors, "last errors of a topology's components")
     verb.add_argument("--component", metavar="ID", help="of this component alone")
-    verb = add_verb(verbs, "failures", failures, "why tuples failed, by cause: counts, the newest of each, its traceback")
-    verb.add_argument("name", metavar="NAME", help="name or id of the topology")
+    verb = add_topology_verb(verbs, "failures", failures, "why tuples failed, by cause: counts, the newest of each, its traceback")
     verb.add_argument("--component", metavar="ID", help="of this component alone")
 
 

@@ -10,7 +10,20 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sparkstorm.cli.common import FAILED, OK, add_verb, at_least, lasted, opened, say, steps, table, when, write_json
+from sparkstorm.cli.common import (
+    FAILED,
+    OK,
+    add_topology_verb,
+    add_verb,
+    at_least,
+    lasted,
+    opened,
+    say,
+    steps,
+    table,
+    when,
+    write_json,
+)
 from sparkstorm.client import TopologyHandle
 from sparkstorm.client.logs import shown
 from sparkstorm.client.upgrade import UpgradeStatus
@@ -45,17 +58,11 @@ def add_verbs(verbs: Any) -> None:
     verb.add_argument("--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`")
     verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
     verb.add_argument("--name", help="name of the topology")
-    verb = _of_one(under, "continue", go_on, "upgrade the next batch")
+    verb = add_topology_verb(under, "continue", go_on, "upgrade the next batch")
     _add_batch(verb)
-    _add_patience(_of_one(under, "complete", complete, "end it as it is; the other workers keep their code"))
-    _add_patience(_of_one(under, "rollback", roll_back, "restart upgraded workers with the code that they had"))
-    _of_one(under, "status", status, "its stage, and which workers run what")
-
-
-def _of_one(verbs: Any, name: str, run: Any, help: str) -> argparse.ArgumentParser:
-    verb = add_verb(verbs, name, run, help)
-    verb.add_argument("name", metavar="NAME", help="name of the topology")
-    return verb
+    _add_patience(add_topology_verb(under, "complete", complete, "end it as it is; the other workers keep their code"))
+    _add_patience(add_topology_verb(under, "rollback", roll_back, "restart upgraded workers with the code that they had"))
+    add_topology_verb(under, "status", status, "its stage, and which workers run what")
 
 
 def _add_batch(verb: argparse.ArgumentParser) -> None:

@@ -73,21 +73,19 @@ class Upgrades:
         components, tasks, inputs or fields; IllegalTransitionError unless the topology is ACTIVE.
         """
         self._cluster.requests.require(self._name, self.topology_id)
-        chosen: dict[str, Any] = {"topology.upgrade.force": True} if is_forced else {}
-        if named := [str(each) for each in workers]:
-            chosen["topology.upgrade.workers"] = named
-        if component:
-            chosen["topology.upgrade.component"] = component
-        if worker_num:
-            chosen["topology.upgrade.worker.num"] = worker_num
-        if shadow:
-            chosen["topology.upgrade.shadow.component"] = shadow
-        if shadow_tuples:
-            chosen["topology.upgrade.shadow.tuples"] = shadow_tuples
+        options = {
+            "topology.upgrade.force": is_forced,
+            "topology.upgrade.workers": [str(each) for each in workers],
+            "topology.upgrade.component": component,
+            "topology.upgrade.worker.num": worker_num,
+            "topology.upgrade.shadow.component": shadow,
+            "topology.upgrade.shadow.tuples": shadow_tuples,
+        }
+        total = {**(conf or {}), **{key: value for key, value in options.items() if value}}
         code = self._cluster.packed(topology, by_value, conf)
         try_code(self._name, code)
         service = self._cluster.service
-        service.carry_out(service.upgrade_request(self._name, topology, {**(conf or {}), **chosen}, code), progress)
+        service.carry_out(service.upgrade_request(self._name, topology, total, code), progress)
 
     def go_on(self, workers: Iterable[WorkerSlot] = (), component: str = "", worker_num: int = 0) -> None:
         """Upgrade the next batch."""

@@ -31,13 +31,16 @@ def main(arguments: Sequence[str]) -> int:
     seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
     for number, name in enumerate(options.topologies):
         module, _, function = name.partition(":")
-        made = getattr(importlib.import_module(module), function)
+        try:
+            made = getattr(importlib.import_module(module), function)
+        except (ImportError, AttributeError, ValueError) as error:
+            parser.error(f"{name}: {error}; name a function as MODULE:FUNCTION")
         found = made()
         subject = found if isinstance(found, Subject) else made
         share = seeds if options.seed is not None else seeds[number :: len(options.topologies)]
         try:
             report = simulate(subject, share, only=only, processes=options.processes, name=name)
-        except SimulationError as error:
+        except (SimulationError, ValueError) as error:
             print(f"{name}: {error}")
             return 1
         print(f"{name}: {report}", flush=True)

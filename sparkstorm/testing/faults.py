@@ -113,5 +113,8 @@ def draw_faults(seed: int, scale: Scale, kinds: Sequence[Kind] = KINDS, most: in
 
 
 def kinds_named(names: Iterable[str]) -> tuple[Kind, ...]:
-    """Kinds by their names; KeyError names one that there is not."""
-    return tuple(KIND_BY_NAME[name] for name in names)
+    """Return kinds by their names; ValueError names an unknown one and lists all."""
+    listed = tuple(names)
+    if unknown := [name for name in listed if name not in KIND_BY_NAME]:
+        raise ValueError(f"{unknown[0]!r} is no kind of fault; there are {', '.join(sorted(KIND_BY_NAME))}")
+    return tuple(KIND_BY_NAME[name] for name in listed)

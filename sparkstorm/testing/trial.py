@@ -54,6 +54,7 @@ class Reference:
     states: Mapping[str, Mapping[str, list[str]]]
     num_dead_letters: int
     scale: Scale
+    uncompared: tuple[str, ...] = ()  # bolts whose states differ between two runs without faults
 
 
 class Client:

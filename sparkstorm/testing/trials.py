@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sparkstorm.model.topology import Topology
+from sparkstorm.model.topology import DEFAULT_STREAM, Topology
 from sparkstorm.testing.faults import KINDS, Fault, Kind, Scale, Trigger, draw_faults, kinds_named
 from sparkstorm.testing.trial import DURATION_MS, Reference, Rows, Subject, Trial
 
@@ -22,14 +22,17 @@ class SimulationError(AssertionError):
 
 @dataclass(frozen=True)
 class Report:
-    """Counts of one `simulate`."""
+    """Counts of one `simulate`; `uncompared` names bolts whose states differ between runs without faults."""
 
     runs: int
     faults: int
     seconds: float
+    uncompared: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.runs} seeds, {self.faults} faults, nothing lost, doubled or left open; {self.seconds:.1f} s"
+        said = f"{self.runs} seeds, {self.faults} faults, nothing lost, doubled or left open; {self.seconds:.1f} s"
+        names = ", ".join(self.uncompared)
+        return f"{said}; not compared, as it differs between two runs without faults: the state of {names}" if names else said
 
 
 def simulate(
@@ -48,16 +51,30 @@ def simulate(
 
     Spouts in `sources` are fed these rows. The first seed that fails is shrunk to the fewest faults that still fail, and
     SimulationError ends with one line that runs it again (`only`: numbers of the faults to keep). `kinds` names the kinds of
-    faults; all when left out.
+    faults; all when left out. ValueError names an argument that cannot be used.
     """
     subject = topology if isinstance(topology, Subject) else Subject(_maker(topology), sources or {}, conf or {})
     began, listed = time.monotonic(), list(seeds)
+    _check(subject, listed)
     with quietly():
         trials = Trials(subject, tuple(KINDS) if kinds is None else kinds_named(kinds), most_faults, only)
         failed = _first_failure(trials, listed, processes)
         if failed is not None:
             raise SimulationError(trials.explain(failed, name))
-    return Report(len(listed), sum(len(trials.faults(seed)) for seed in listed), time.monotonic() - began)
+    faults = sum(len(trials.faults(seed)) for seed in listed)
+    return Report(len(listed), faults, time.monotonic() - began, trials.reference.uncompared)
+
+
+def _check(subject: Subject, seeds: Sequence[int]) -> None:
+    if strange := [seed for seed in seeds if not isinstance(seed, int)]:
+        raise ValueError(f"seeds: expected whole numbers, got {strange[0]!r:.60}")
+    spouts = {spout.id: spout for spout in subject.make().spouts}
+    for spout, rows in subject.sources.items():
+        if spout not in spouts:
+            raise ValueError(f"sources: '{spout}' is no spout; there are {', '.join(sorted(spouts))}")
+        declared = spouts[spout].streams.get(DEFAULT_STREAM)
+        if declared and (bad := next((row for row in rows if len(row) != len(declared.fields)), None)) is not None:
+            raise ValueError(f"sources: a row of '{spout}' has {len(declared.fields)} fields, not {len(bad)} as in {bad!r:.60}")
 
 
 def _maker(topology: Topology | Callable[[], Topology]) -> Callable[[], Topology]:
@@ -76,7 +93,11 @@ class Trials:
     def faults(self, seed: int) -> tuple[Fault, ...]:
         """The faults of a seed, those that `only` names."""
         drawn = draw_faults(seed, self.reference.scale, self._kinds, self._most)
-        return drawn if self._only is None else tuple(drawn[number] for number in self._only)
+        if self._only is None:
+            return drawn
+        if strange := [number for number in self._only if not 0 <= number < len(drawn)]:
+            raise ValueError(f"only: seed {seed} has no fault {strange[0]}, its {len(drawn)} faults are numbered from 0")
+        return tuple(drawn[number] for number in self._only)
 
     def problem(self, seed: int, faults: Sequence[Fault] | None = None) -> str:
         """Run a seed; what went wrong, or nothing."""
@@ -124,12 +145,13 @@ def _reference(subject: Subject) -> Reference:
         try:
             trial.run()
         except Exception as error:  # whatever a run raises is what it has found
-            raise SimulationError(f"a run without faults fails: {type(error).__name__}: {error}") from error
+            said = "\n".join([f"a run without faults fails: {type(error).__name__}: {error}", *trial.cluster.log])
+            raise SimulationError(said) from error
     count = trials[0].cluster.count
     scale = Scale(DURATION_MS, count[Trigger.COMMIT], count[Trigger.NIMBUS_WRITE], count[Trigger.SLOT_WRITE])
     one, other = (trial.final_states for trial in trials)
     same = {component: state for component, state in one.items() if state == other[component]}
-    return Reference(same, trials[0].num_dead_letters, scale)
+    return Reference(same, trials[0].num_dead_letters, scale, tuple(sorted(one.keys() - same.keys())))
 
 
 # -- many processes ------------------------------------------------------------------------------------------------

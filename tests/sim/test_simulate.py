@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import TopologyBuilder
+from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import CaptureBolt, FeederSpout, SimulationError, simulate
 from sparkstorm.testing.__main__ import main
@@ -44,6 +45,41 @@ def test_nothing_is_lost_or_doubled_or_left_open(name: str, first: int) -> None:
 
 def test_a_user_simulates_a_topology_with_rows_for_its_spouts() -> None:
     assert simulate(word_count(), range(5), sources={"lines": ROWS}, kinds=["KILL_WORKER", "LOSE_NODE"]).runs == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"kinds": ["NOPE"]}, "'NOPE' is no kind of fault; there are "),
+        ({"seeds": ["x"]}, "seeds: expected whole numbers, got 'x'"),
+        ({"sources": {"nope": ROWS}}, "sources: 'nope' is no spout; there are lines"),
+        ({"sources": {"lines": [["a", "b"]]}}, r"a row of 'lines' has 1 fields, not 2 as in \['a', 'b'\]"),
+        ({"only": [99]}, "only: seed 0 has no fault 99"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_named(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        simulate(word_count, **{"seeds": [0], "sources": {"lines": ROWS}, **arguments})
+
+
+def test_a_refused_submission_is_shown_with_its_reason() -> None:
+    with pytest.raises(SimulationError, match=r"(?s)a run without faults fails: .*unknown key topology\.workerz"):
+        simulate(word_count, [0], sources={"lines": ROWS}, conf={"topology.workerz": 1})
+
+
+def test_a_state_that_is_not_compared_is_named() -> None:
+    class Chance(StatefulBolt):
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            self.state[tup["line"]] = random.random()
+
+    def build() -> Topology:
+        builder = TopologyBuilder()
+        builder.set_spout("lines", FeederSpout(["line"]))
+        builder.set_bolt("chance", Chance()).shuffle_grouping("lines")
+        return builder.build()
+
+    report = simulate(build, [0], sources={"lines": ROWS})
+    assert str(report).endswith("; not compared, as it differs between two runs without faults: the state of chance")
 
 
 def test_many_processes_share_the_seeds() -> None:

@@ -65,15 +65,7 @@ class ReplayRun:
     def _write_all(self, folder: Path, written: str, against: Path | None) -> int:
         began = time.monotonic()
         spark = _session(self._job.name, DriverSettings.of(self._job.conf).authenticates)
-        if self._file.checkpoint:
-            results = self.back_fill(spark, self._file.checkpoint)
-            names = list(self._file.outputs) or self._names(results)
-        else:
-            frames = {name: self._read(spark, name, path) for name, path in self._file.inputs.items()}
-            for note in (note for name, path in self._file.inputs.items() if (note := passed_over(name, path))):
-                print(f"note: {note}", flush=True)
-            names = list(self._file.outputs) or self._names(self.results(spark, frames, None))
-            results = self.results(spark, frames, [*dict.fromkeys([*names, *(name for name, _ in self._own)])])
+        results, names = self._wanted(spark)
         results.keep()  # one may be written in two forms
         told = _tell(results, ())
         for name in names:
@@ -87,14 +79,13 @@ class ReplayRun:
             for name, result in self._own:
                 write_result(self._job, self._topology, result, results[name], folder, f"{self._job.name}-{uuid4().hex}")
         _tell(results, told)
-        if not any(counts["executed"] for counts in results.counts.values()):
+        executed, parked = (sum(counts[word] for counts in results.counts.values()) for word in ("executed", "parked"))
+        if not executed:
             print("note: no bolt got a tuple: the inputs have no rows, or spouts and bolts pass nothing on", flush=True)
-        parked = sum(counts["parked"] for counts in results.counts.values())
         if self._file.skip_bad:
             with unwrapped():
                 parked = results.dead_letter_lines.count()
                 save(results.dead_letter_lines, folders[_DEAD_LETTERS], "text")
-        executed = sum(counts["executed"] for counts in results.counts.values())
         took = time.monotonic() - began
         print(
             f"{executed:,} tuples executed in {took:.1f} s ({executed / took:,.0f}/s), {parked:,} records put aside; "
@@ -103,6 +94,17 @@ class ReplayRun:
         )
         status = PARKED if parked else OK
         return status if against is None else _compared(spark, folders, against, written, status)
+
+    def _wanted(self, spark: SparkSession) -> tuple[Replay, list[str]]:
+        """Return the lazy results, and the names of those that are written."""
+        if self._file.checkpoint:
+            results = self.back_fill(spark, self._file.checkpoint)
+            return results, list(self._file.outputs) or self._names(results)
+        frames = {name: self._read(spark, name, path) for name, path in self._file.inputs.items()}
+        for note in (note for name, path in self._file.inputs.items() if (note := passed_over(name, path))):
+            print(f"note: {note}", flush=True)
+        names = list(self._file.outputs) or self._names(self.results(spark, frames, None))
+        return self.results(spark, frames, [*dict.fromkeys([*names, *(name for name, _ in self._own)])]), names
 
     def results(self, spark: SparkSession, frames: Mapping[str, DataFrame], names: Collection[str] | None) -> Replay:
         """Return the lazy results; unrequested ones are not kept."""
