@@ -92,6 +92,11 @@ class TimerService:
         """Put marks behind the rows for tasks of this worker; whether there were any."""
         return sender.time is not None and sender.time.put_marks(self._takes_rows)
 
+    @property
+    def has_senders(self) -> bool:
+        """Return whether tasks of this worker send watermarks."""
+        return bool(self._senders)
+
     def next_due_ms(self) -> int | None:
         """The earliest tick, timer or window by the clock."""
         now_ms = self._clock.now_ms()

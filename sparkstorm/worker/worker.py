@@ -427,8 +427,8 @@ class Worker:
 
     def _next_due(self, now_ms: int, did: bool) -> int | None:
         """Return when to step again: at once for what this step left undone, else for what comes by time."""
-        if did and (self._has_more or self._sinks):
-            return now_ms
+        if did and (self._has_more or self._sinks or self._pulse.has_senders):
+            return now_ms  # watermarks follow what this commit has settled
         due = [self._pulse.next_due_ms(), self._timeouts.next_due_ms()]
         due += [bolt.next_due_ms() for bolt in self._crew.bolts.values()]
         # a commit may have opened a gate or ended trees
