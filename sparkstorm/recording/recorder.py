@@ -157,7 +157,7 @@ class Recorder:
         self._noted.append((tuples, {id(tup): failure.text for tup, failure in failures}))
 
     def note_watermark(self, at_ms: int, fired: int) -> None:
-        """So many windows and timers have fired in this epoch, those that are due up to then."""
+        """Add windows and timers that have fired in this epoch, and the watermark that made them due."""
         if self._times is not None and (fired or at_ms != self._mark):
             self._mark = at_ms
             self._noted.append(([Tuple((at_ms,), 0, MARK)], {}))

@@ -115,6 +115,7 @@ class Worker:
     def step(self, now_ms: int) -> int | None:
         """Run one epoch; returns when to be called next, None when only input can wake us."""
         if self._refused is not None:
+            self._has_more = True  # this step reads nothing
             return self._commit(self._refused, now_ms)
         if (due_ms := self._sinks.finish(now_ms)) is not None:
             return due_ms
