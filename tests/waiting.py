@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 LIMIT_S = 60.0
 
@@ -15,3 +16,13 @@ def wait_until(condition: Callable[[], object], what: str = "the condition", lim
         assert time.monotonic() - began < limit_s, f"{what}: not within {limit_s:g} s"
         time.sleep(0.005)
     return time.monotonic() - began
+
+
+def wait_for_aof(client: Any) -> None:
+    """Wait until a Redis has written its append-only file: behind a slow fsync it postpones that by up to 2 s."""
+
+    def is_written() -> bool:
+        found = client.info("persistence")
+        return not (found["aof_pending_bio_fsync"] or found["aof_buffer_length"])
+
+    wait_until(is_written, "the append-only file is written", limit_s=10)

@@ -6,7 +6,6 @@ import os
 import socket
 import stat
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from sparkstorm.embedded.process import free_port
 from sparkstorm.embedded.redis import find_redis_binary
 from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
 from tests.embedded.waiting import is_running
+from tests.waiting import wait_for_aof
 
 pytestmark = pytest.mark.system
 
@@ -71,20 +71,12 @@ def test_what_was_written_is_there_after_a_stop_and_after_a_kill(own_redis: Redi
     with own_redis.client() as client:
         assert client.get("a") == b"1"
         client.set("b", "2")
-        wait_for_fsync(client)
+        wait_for_aof(client)
     own_redis.kill()
     own_redis.restart()
     with own_redis.client() as client:
         assert [client.get("a"), client.get("b")] == [b"1", b"2"]
     assert own_redis.port == port
-
-
-def wait_for_fsync(client: redis.Redis) -> None:
-    """Returns when the append-only file holds everything written so far."""
-    deadline = time.monotonic() + 10
-    while client.info("persistence")["aof_pending_bio_fsync"] or client.info("persistence")["aof_buffer_length"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_full_redis_refuses_writes_and_drops_nothing(own_redis: RedisServer) -> None:

@@ -13,12 +13,12 @@ import pytest
 import redis
 
 from sparkstorm.embedded import RedisServer
-from sparkstorm.errors import StoreFullError, StoreInconsistentError, StoreRolledBackError
+from sparkstorm.errors import FencedError, StoreFullError, StoreInconsistentError, StoreRolledBackError
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import START, Commit, Cursor
 from sparkstorm.transport.redis import RedisTransport
 from tests.contracts.benches import LocalBench, RedisBench, read
-from tests.waiting import wait_until
+from tests.waiting import wait_for_aof, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -60,7 +60,7 @@ class Counter:
         )
         try:
             self.transport.commit(draft)
-        except StoreRolledBackError:
+        except (StoreRolledBackError, FencedError):  # the claim may be lost with the tail
             self.rollbacks += 1
             self.claim()
             return
@@ -77,6 +77,8 @@ def test_a_redis_killed_between_commits_goes_on_where_it_was(bench: RedisBench, 
         before = counter.count
         while counter.count < before + 5:
             counter.step(frames=[(2, b"%d" % counter.count, 1)])
+        with own_redis.client() as client:
+            wait_for_aof(client)
         own_redis.kill()
         own_redis.restart()
     while counter.count < 20:
