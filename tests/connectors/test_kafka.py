@@ -337,7 +337,8 @@ def test_a_full_disk_of_the_broker_is_waited_for_and_costs_nothing(monkeypatch: 
             relieved = Relieved(KafkaSink(server.address, name), relieve)
             make_room = fill(folder)
             write(relieved, ROWS)
-            assert len(relieved.refusals.value) >= 2 and "Broker transport failure" in relieved.refusals.value[0]
+            refusals = relieved.refusals.value
+            assert len(refusals) >= 2 and all("Broker transport failure" in each or "Timed out" in each for each in refusals)
             assert [(row["n"], row["text"]) for row in read_all(server, name)] == ROWS
         finally:
             server.stop()
