@@ -17,6 +17,7 @@ from sparkstorm.acking.pending import Pending
 from sparkstorm.checkpoint.files import POSITION, STATE, TIME, CheckpointWriter, Row
 from sparkstorm.errors import CheckpointError
 from sparkstorm.model.assignment import TaskInfo
+from sparkstorm.transport.base import entry_order
 from sparkstorm.worker.journal import whole_and_deltas
 from sparkstorm.worker.progress import Progress, merge
 from sparkstorm.worker.tasks.kept import Kept, TaskReader, base_pairs, entries_of, is_lazy, kept_by
@@ -63,7 +64,7 @@ class Source:
         where = f"'{info.component_id}' (task {task})"
         if record.held:
             return f"{where} has {len(record.held):,} inputs that it has neither acked nor failed"
-        if _order(record.last_entry) > _order(record.cursor.entry) or record.cursor.row:
+        if entry_order(record.last_entry) > entry_order(record.cursor.entry) or record.cursor.row:
             return f"tuples wait for {where}"
         epochs = [fields["e"] for fields in entries if "e" in fields]
         if epochs and (epochs[-1][1] is not None or len(Kept.of(entries).state)):
@@ -97,8 +98,3 @@ def write_in_time(write: Callable[[], str], patience_secs: float) -> None:
         if time.monotonic() >= deadline:
             raise CheckpointError(f"no savepoint after {patience_secs:g} s: {reason}")
         time.sleep(_PAUSE_S)
-
-
-def _order(entry: str) -> tuple[int, int]:
-    milliseconds, _, number = entry.partition("-")
-    return int(milliseconds), int(number or 0)
