@@ -193,9 +193,11 @@ def deaths_in_an_upgrade(terminals: Terminals) -> None:
             before = handle.progress().acked
             terminals.wait(lambda: handle.progress().acked > before + 200, "more work")
 
-        def kill_slot_of(slot: WorkerSlot) -> None:
-            (beat,) = [each for each in handle.beats() if (each.node, each.port) == tuple(slot)]
-            os.kill(parent_of(beat.pid), signal.SIGKILL)
+        def slot_processes() -> dict[WorkerSlot, int]:  # read before an upgrade: a worker that is being replaced has no heartbeat
+            terminals.wait(
+                lambda: {(each.node, each.port) for each in handle.beats()} >= set(map(tuple, handle.slots())), "all heartbeats"
+            )
+            return {WorkerSlot(each.node, each.port): parent_of(each.pid) for each in handle.beats()}
 
         def rests_with(number: int) -> bool:
             found = handle.upgrade.status()
@@ -203,13 +205,15 @@ def deaths_in_an_upgrade(terminals: Terminals) -> None:
 
         works()
         (master,) = set(handle.slots()) - set(handle.upgrade.status().remaining)
+        slots = slot_processes()
         assert terminals.run("upgrade", "start", "m-two.yaml", "--num", "1", "--no-wait")[0] == 0
-        kill_slot_of(master)
+        os.kill(slots[master], signal.SIGKILL)
         terminals.wait(lambda: rests_with(1), "the first batch after the death of the topology master's slot")
         works()
+        slots = slot_processes()
         assert terminals.run("upgrade", "continue", "mastered", "--num", "1", "--no-wait")[0] == 0
         terminals.wait(lambda: handle.upgrade.status().upgrading, "the second batch")
-        kill_slot_of(handle.upgrade.status().upgrading[0])
+        os.kill(slots[handle.upgrade.status().upgrading[0]], signal.SIGKILL)
         terminals.wait(lambda: rests_with(2), "the second batch after the death of its slot")
         works()
         assert terminals.run("upgrade", "continue", "mastered", "--num", "9", "--no-wait")[0] == 0
