@@ -95,7 +95,7 @@ def send(connection: Connection, packed: Packed) -> None:
 
 def pack(*words: Any) -> list[bytes]:
     """A command as the parts to send; large words are parts of their own, which nothing copies."""
-    if not any(type(word) is bytes and len(word) >= _LARGE_WORD for word in words):
+    if not [1 for word in words if type(word) is bytes and len(word) >= _LARGE_WORD]:  # a list: faster than any()
         return [hiredis.pack_command(words)]
     parts, small = list[bytes](), [b"*%d\r\n" % len(words)]
     for word in words:
