@@ -30,6 +30,8 @@ from sparkstorm.model.redis_address import RedisAddress
 OLDEST_VERSION = (6, 2)  # XTRIM MINID, which frees what a commit has consumed
 DEFAULT_MAXMEMORY_MB = 1024
 _LOOPBACK = "127.0.0.1"
+_SOCKET = "redis.sock"  # in the folder of the data, which is open to its owner only
+_LONGEST_SOCKET_PATH = 100  # bytes; the system's limit is 107, of some 103
 _START_LIMIT_S = 60.0  # a long append-only file is read before the first answer
 _CUT_OLDER_FILE = "the truncated file is not the last file"
 _REWRITE_FROM_MB = 512  # a rewrite of Redis 6.2 writes again what comes in for a second or more, and stops the server meanwhile
@@ -41,6 +43,8 @@ _SETTINGS = """\
 # written at every start; edits are lost
 bind {host}
 port {port}
+unixsocket {socket}
+unixsocketperm 700
 requirepass {password}
 maxmemory {maxmemory_mb}mb
 maxmemory-policy noeviction
@@ -67,6 +71,14 @@ class RedisServer(EmbeddedServer):
     def __init__(self, data_dir: Path, port: int, password: str, process: TetheredProcess) -> None:
         super().__init__(data_dir, port, process)
         self.password = password
+
+    @property
+    def address(self) -> RedisAddress:
+        """Address for clients on this host, with the Unix socket unless its path is too long for the system."""
+        path = str(self.data_dir / _SOCKET)
+        return RedisAddress(
+            self.host, self.port, self.password, socket=path if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH else ""
+        )
 
     def _run(self) -> TetheredProcess:
         return _run(self.data_dir, self.port, self.password)
@@ -168,6 +180,7 @@ def _write_settings(
     settings = _SETTINGS.format(
         host=_LOOPBACK,
         port=port,
+        socket=_SOCKET,
         password=password,
         maxmemory_mb=maxmemory_mb,
         appendfsync=appendfsync,

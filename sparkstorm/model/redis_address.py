@@ -15,3 +15,4 @@ class RedisAddress:
     user: str = ""
     db: int = 0
     tls: bool = False
+    socket: str = ""  # path of the server's Unix socket: used by workers on a host that has it, without TCP's share of a commit

@@ -5,6 +5,7 @@ Connections here never retry by themselves (redis-py would double commits), and 
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 import hiredis
 import redis
 from redis.backoff import NoBackoff
-from redis.connection import Connection
+from redis.connection import Connection, UnixDomainSocketConnection
 from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, TryAgainError
 from redis.retry import Retry
 
@@ -43,16 +44,16 @@ class AccessRefusedError(StoreUnavailableError):
 
 def open_connection(address: RedisAddress, timeout_s: float = 10.0) -> Connection:
     """A raw connection that never retries; StoreUnavailableError says what to check."""
-    kind = redis.SSLConnection if address.tls else Connection
-    make: Any = kind  # redis-py leaves its constructors untyped
+    make: Any = redis.SSLConnection if address.tls else Connection  # redis-py leaves its constructors untyped
+    way: dict[str, Any] = {"host": address.host, "port": address.port, "socket_connect_timeout": timeout_s}
+    if address.socket and os.access(address.socket, os.W_OK):
+        make, way = UnixDomainSocketConnection, {"path": address.socket}
     connection: Connection = make(
-        host=address.host,
-        port=address.port,
+        **way,
         password=address.password or None,
         username=address.user or None,
         db=address.db,
         socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
         retry=Retry(NoBackoff(), 0),
         protocol=2,
         health_check_interval=0,

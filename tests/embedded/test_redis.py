@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from sparkstorm.embedded import RedisServer, check_redis_settings, start_redis
 from sparkstorm.embedded.process import free_port
 from sparkstorm.embedded.redis import find_redis_binary
 from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
+from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.transport.connection import AccessRefusedError, open_connection
 from tests.embedded.waiting import is_running
 from tests.waiting import wait_for_aof
 
@@ -43,6 +46,32 @@ def test_redis_answers_to_its_password_alone_and_on_loopback_alone(redis_server:
     listening = Path(f"/proc/{redis_server.pid}/net/tcp").read_text()
     assert f"0100007F:{redis_server.port:04X} 00000000:0000 0A" in listening
     assert f"00000000:{redis_server.port:04X} " not in listening
+
+
+def test_workers_use_a_socket_of_the_owner_alone_that_wants_the_password_too(own_redis: RedisServer, tmp_path: Path) -> None:
+    address = replace(own_redis.address, socket=str(own_redis.data_dir / "redis.sock"))
+    assert stat.S_IMODE(os.stat(address.socket).st_mode) == 0o700
+    assert stat.S_IMODE(own_redis.data_dir.stat().st_mode) == 0o700
+    assert way_of(address) is redis.UnixDomainSocketConnection
+    with pytest.raises(AccessRefusedError, match="refuses our password"):
+        open_connection(replace(address, password="wrong"))
+    assert way_of(replace(address, socket=str(tmp_path / "none"))) is redis.Connection  # such as a host without the server
+    own_redis.kill()
+    with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+        open_connection(address)
+    own_redis.restart()
+    assert way_of(address) is redis.UnixDomainSocketConnection
+
+
+def test_a_socket_path_too_long_for_the_system_is_not_used(tmp_path: Path) -> None:
+    address = RedisServer(tmp_path / ("x" * 100), 6379, "secret", None).address  # type: ignore[arg-type]
+    assert (address.socket, address.port) == ("", 6379)
+
+
+def way_of(address: RedisAddress) -> type:
+    connection = open_connection(address)
+    connection.disconnect()  # type: ignore[no-untyped-call]
+    return type(connection)
 
 
 def test_the_password_is_in_a_private_file_and_not_among_the_arguments(redis_server: RedisServer) -> None:
