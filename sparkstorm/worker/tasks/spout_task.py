@@ -25,8 +25,7 @@ from sparkstorm.worker.tasks.inbox import Inbox
 
 _FAILURES_IN_A_ROW = 10
 _LONGEST_BACK_OFF_MS = 1000
-_WARM_US = 2000  # since the last emission: the next tuple may come at any moment
-_WARM_PAUSE_MS = 0.25
+_WARM_US = 10_000  # since the last emission: the next tuple may come at any moment
 
 
 class SpoutCollector:
@@ -215,12 +214,10 @@ class SpoutTask:
             born.clear()
 
     def rest(self, now_us: int, shortest_ms: int, longest_ms: int) -> None:
-        """Nothing came: wait a fraction of a millisecond after an emission, then longer each time (Storm's progressive wait)."""
-        if now_us - self._emitted_us < _WARM_US:
-            pause_ms = min(shortest_ms, _WARM_PAUSE_MS)
-        else:
-            pause_ms = self._idle_ms = min(max(shortest_ms, self._idle_ms * 2), longest_ms)
-        self.wait_until_ms = max(self.wait_until_ms, now_us / 1000 + pause_ms)
+        """Nothing came: wait a little, and longer each time once the source has been silent (Storm's progressive wait)."""
+        is_silent = now_us - self._emitted_us >= _WARM_US
+        self._idle_ms = min(max(shortest_ms, self._idle_ms * 2), longest_ms) if is_silent else shortest_ms
+        self.wait_until_ms = max(self.wait_until_ms, now_us / 1000 + self._idle_ms)
 
     def wake(self, now_us: int) -> None:
         """Something came: ask again at once."""
