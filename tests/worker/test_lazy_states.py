@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -163,6 +163,30 @@ def test_a_read_that_fails_ends_the_worker_and_fails_no_tuple() -> None:
         cluster.run_until_idle()
         assert cluster.state("count") == expected(2) and Away.reads > 10
         assert not cluster.dead_letters and not spout.failed
+
+
+def test_the_first_missing_key_of_a_block_brings_the_others() -> None:
+    class Counting(SimTransport):
+        reads: ClassVar[list[int]] = []
+
+        def read_state(self, task: int, keys: Any) -> list[bytes | None]:
+            Counting.reads.append(len(keys))
+            return super().read_state(task, keys)
+
+    def make(worker: InProcessWorker) -> Counting:
+        return Counting(worker.host.store, worker.clock, worker.host.arrivals)
+
+    spout = FeederSpout(["user", "day"])
+    with LocalCluster(make_transport=make) as cluster:
+        cluster.submit(counting(spout, tasks=1), {**LAZY, "topology.state.cache.keys": 1000})
+        for _ in range(2):
+            feed(spout)
+            cluster.run_until_idle()
+        known = len(Counting.reads)
+        for n in range(100):
+            spout.feed([f"new{n}", 1])
+        cluster.run_until_idle()
+        assert sum(Counting.reads[known:]) == 100 and len(Counting.reads) - known < 20, "also when the rows before missed none"
 
 
 def test_a_value_that_cannot_be_stored_fails_its_tuple_alone() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -19,7 +20,7 @@ from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 _BACKEND = "topology.state.backend"
 Expect = Callable[[Sequence[Row]], None]
-"""Reads the state's keys of rows of one channel."""
+"""Makes the state's keys of rows of one channel known before they run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def stored_state(
 
 
 def expecting(topology: Topology, component: str, bolt: Any, state: MemoryState | None) -> Expect | None:
-    """Return a function that reads the keys of a block's rows at once while a lazy state misses keys; None where none is needed.
+    """Return a function after which a lazy state reads the keys of a block's rows at once, when it misses one; else None.
 
     The keys are taken for the values of the bolt's `key_fields`, else of the fields by which the input is grouped: bare for one
     field, a tuple for several. A wrong guess costs reads, never a result.
@@ -88,19 +89,23 @@ def expecting(topology: Topology, component: str, bolt: Any, state: MemoryState 
     names_by_input = {(each.component, each.stream): own or each.grouping.fields for each in topology.components[component].inputs}
     pick_by_source: dict[Source, Callable[[Any], Any] | None] = {}
 
-    def expect(rows: Sequence[Row]) -> None:
-        if not state.has_missed:
-            return
+    def pick_of(source: Source) -> Callable[[Any], Any] | None:
+        names = names_by_input.get((source.component, source.stream), ())
+        is_known = names and all(name in source.fields for name in names)
+        return itemgetter(*map(source.position, names)) if is_known else None
+
+    def keys_of(rows: Sequence[Row]) -> Iterable[Any]:
         source = rows[0][2]
         if source not in pick_by_source:
-            names = names_by_input.get((source.component, source.stream), ())
-            is_known = names and all(name in source.fields for name in names)
-            pick_by_source[source] = itemgetter(*map(source.position, names)) if is_known else None
-        if (pick := pick_by_source[source]) is not None:
-            try:
-                keys = {pick(row[0]) for row in rows}
-            except TypeError:  # a list, which is no key of a state
-                return
-            state.expect(keys)
+            pick_by_source[source] = pick_of(source)
+        if (pick := pick_by_source[source]) is None:
+            return ()
+        try:
+            return {pick(row[0]) for row in rows}
+        except TypeError:  # a list, which is no key of a state
+            return ()
+
+    def expect(rows: Sequence[Row]) -> None:
+        state.coming = partial(keys_of, rows)
 
     return expect
