@@ -63,7 +63,7 @@ class Keys(ReplayableSpout):
             return
         for n in range(self._sent, min(self._sent + 64, self._limit)):
             place = n if n < self._keys else n * self._step % self._keys
-            self._collector.emit((f"user-{_WORKERS * place + self._index}",), n)
+            self._collector.emit((f"user-{_WORKERS * place + self._index:07}",), n)
         self._sent = min(self._sent + 64, self._limit)
 
     def snapshot(self) -> Any:
