@@ -107,7 +107,7 @@ def test_what_another_thread_emits_for_an_open_input_leaves_with_its_ack() -> No
         def _answer(self, tup: Tuple) -> None:
             self.collector.emit((tup[0],), tup)
             has_emitted.value.set()
-            may_ack.value.wait(10)
+            may_ack.value.wait(60)
             self.collector.ack(tup)
 
     spout, capture = FeederSpout(), CaptureBolt()
@@ -159,7 +159,7 @@ def test_an_ack_from_a_third_thread_does_not_wait_for_what_the_bolts_own_thread_
             threading.Thread(target=self._ack, args=(tup,)).start()
 
         def _ack(self, tup: Tuple) -> None:
-            has_returned.value.wait(10)
+            has_returned.value.wait(60)
             self.collector.ack(tup)
 
     spout = FeederSpout()

@@ -30,7 +30,7 @@ class FromQueue(Spout):
         self.collector = collector
 
     def next_tuple(self) -> None:
-        value = self.queue.value.get(timeout=10)
+        value = self.queue.value.get(timeout=60)
         self.threads.value.add(threading.current_thread().name)
         if isinstance(value, Exception):
             self.collector.emit(("half",), message_id="half")
