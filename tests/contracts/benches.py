@@ -20,7 +20,7 @@ from sparkstorm.transport.reader import RedisReader
 from sparkstorm.transport.redis import RedisTransport
 from tests.waiting import wait_until
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 _numbers = count(1)
 
 
