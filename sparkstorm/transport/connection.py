@@ -43,13 +43,13 @@ class AccessRefusedError(StoreUnavailableError):
 
 
 def open_connection(address: RedisAddress, timeout_s: float = 10.0) -> Connection:
-    """A raw connection that never retries; StoreUnavailableError says what to check."""
+    """A raw connection that never retries, by the Unix socket where its file is seen; StoreUnavailableError says what to check."""
     make: Any = redis.SSLConnection if address.tls else Connection  # redis-py leaves its constructors untyped
-    way: dict[str, Any] = {"host": address.host, "port": address.port, "socket_connect_timeout": timeout_s}
-    if address.socket and os.access(address.socket, os.W_OK):
-        make, way = UnixDomainSocketConnection, {"path": address.socket}
+    place: dict[str, Any] = {"host": address.host, "port": address.port, "socket_connect_timeout": timeout_s}
+    if address.socket and os.path.exists(address.socket):
+        make, place = UnixDomainSocketConnection, {"path": address.socket}
     connection: Connection = make(
-        **way,
+        **place,
         password=address.password or None,
         username=address.user or None,
         db=address.db,
@@ -96,7 +96,7 @@ def send(connection: Connection, packed: Packed) -> None:
 
 def pack(*words: Any) -> list[bytes]:
     """A command as the parts to send; large words are parts of their own, which nothing copies."""
-    if not [1 for word in words if type(word) is bytes and len(word) >= _LARGE_WORD]:  # a list: faster than any()
+    if not any(type(word) is bytes and len(word) >= _LARGE_WORD for word in words):
         return [hiredis.pack_command(words)]
     parts, small = list[bytes](), [b"*%d\r\n" % len(words)]
     for word in words:

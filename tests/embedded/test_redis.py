@@ -8,6 +8,7 @@ import stat
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -30,6 +31,13 @@ def client_of(host: str, port: int, password: str | None = None) -> redis.Redis:
     return redis.Redis(host=host, port=port, password=password, retry=Retry(NoBackoff(), 0), socket_timeout=5)
 
 
+def family_of(address: RedisAddress) -> int:
+    connection: Any = open_connection(address)
+    family: int = connection._sock.family
+    connection.disconnect()
+    return family
+
+
 def a_program(path: Path, text: str) -> Path:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
@@ -48,32 +56,6 @@ def test_redis_answers_to_its_password_alone_and_on_loopback_alone(redis_server:
     assert f"00000000:{redis_server.port:04X} " not in listening
 
 
-def test_workers_use_a_socket_of_the_owner_alone_that_wants_the_password_too(own_redis: RedisServer, tmp_path: Path) -> None:
-    address = replace(own_redis.address, socket=str(own_redis.data_dir / "redis.sock"))
-    assert stat.S_IMODE(os.stat(address.socket).st_mode) == 0o700
-    assert stat.S_IMODE(own_redis.data_dir.stat().st_mode) == 0o700
-    assert way_of(address) is redis.UnixDomainSocketConnection
-    with pytest.raises(AccessRefusedError, match="refuses our password"):
-        open_connection(replace(address, password="wrong"))
-    assert way_of(replace(address, socket=str(tmp_path / "none"))) is redis.Connection  # such as a host without the server
-    own_redis.kill()
-    with pytest.raises(StoreUnavailableError, match="cannot be reached"):
-        open_connection(address)
-    own_redis.restart()
-    assert way_of(address) is redis.UnixDomainSocketConnection
-
-
-def test_a_socket_path_too_long_for_the_system_is_not_used(tmp_path: Path) -> None:
-    address = RedisServer(tmp_path / ("x" * 100), 6379, "secret", None).address  # type: ignore[arg-type]
-    assert (address.socket, address.port) == ("", 6379)
-
-
-def way_of(address: RedisAddress) -> type:
-    connection = open_connection(address)
-    connection.disconnect()  # type: ignore[no-untyped-call]
-    return type(connection)
-
-
 def test_the_password_is_in_a_private_file_and_not_among_the_arguments(redis_server: RedisServer) -> None:
     settings = redis_server.data_dir / "redis.conf"
     assert redis_server.password in settings.read_text()
@@ -85,9 +67,35 @@ def test_the_embedded_redis_passes_the_check_for_users_servers(redis_server: Red
     with redis_server.client() as client:
         check_redis_settings(client)
         assert client.info("persistence")["aof_enabled"] == 1
-        assert client.config_get("auto-aof-rewrite-min-size") == {"auto-aof-rewrite-min-size": str(512 << 20)}
+        assert client.config_get("auto-aof-rewrite-min-size") == {"auto-aof-rewrite-min-size": str(1024 << 20)}
     tether = Path(f"/proc/{redis_server.pid}/stat").read_text().rpartition(")")[2].split()[1]  # Redis writes its title over its own
     assert "MALLOC_TRIM_THRESHOLD_=" in Path(f"/proc/{tether}/environ").read_text()
+
+
+def test_its_unix_socket_is_used_and_tcp_where_there_is_none(own_redis: RedisServer) -> None:
+    address = own_redis.address
+    path = Path(address.socket)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert family_of(address) == socket.AF_UNIX
+    with pytest.raises(AccessRefusedError):
+        open_connection(replace(address, password="wrong"))
+    own_redis.kill()
+    with pytest.raises(StoreUnavailableError):  # its file is still there
+        open_connection(address)
+    own_redis.restart()
+    assert family_of(address) == socket.AF_UNIX
+    path.unlink()
+    assert own_redis.address.socket == ""
+    assert family_of(address) == socket.AF_INET
+
+
+def test_a_folder_whose_path_is_too_long_for_a_unix_socket_has_none(tmp_path: Path) -> None:
+    server = start_redis(tmp_path / ("long" * 30), password="x")
+    try:
+        assert server.address.socket == ""
+        assert server.answers(5)
+    finally:
+        server.stop()
 
 
 def test_what_was_written_is_there_after_a_stop_and_after_a_kill(own_redis: RedisServer) -> None:
