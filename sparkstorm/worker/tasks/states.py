@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from sparkstorm.errors import WorkerFailedError
+from sparkstorm.errors import CodecError, WorkerFailedError
 from sparkstorm.executor.lazy_state import LazyState
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.topology import Topology
@@ -97,10 +98,7 @@ def expecting(topology: Topology, component: str, bolt: Any, state: MemoryState 
             is_known = names and all(name in source.fields for name in names)
             pick_by_source[source] = itemgetter(*map(source.position, names)) if is_known else None
         if (pick := pick_by_source[source]) is not None:
-            try:
-                keys = {pick(row[0]) for row in rows}
-            except TypeError:  # a list, which is no key of a state
-                return
-            state.expect(keys)
+            with suppress(TypeError, CodecError):  # a list, NaN or class: no key of a state, so the bolt uses another one
+                state.expect({pick(row[0]) for row in rows})
 
     return expect
