@@ -316,8 +316,6 @@ def _canonical(key: Any) -> Any:
     if isinstance(key, bool):
         return int(key)
     if isinstance(key, float | Decimal):
-        if key != key:
-            raise CodecError("a state key is not a number (NaN), which equals no key")
         if key in (float("inf"), float("-inf")):
             return float(key)
         if key == int(key):
