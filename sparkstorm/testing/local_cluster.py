@@ -299,7 +299,7 @@ class LocalCluster:
             if not did:
                 self.simulation.leap(until_ms)
 
-    def run_until(self, condition: Callable[[], bool], timeout_secs: float = 10.0) -> None:
+    def run_until(self, condition: Callable[[], bool], timeout_secs: float = 60.0) -> None:
         """Run until a condition holds; TimeoutError after `timeout_secs` of real time (for components with threads)."""
         deadline = time.monotonic() + timeout_secs
         self.wake_workers()
