@@ -33,8 +33,7 @@ DEFAULT_MAXMEMORY_MB = 1024
 _LOOPBACK = "127.0.0.1"
 _START_LIMIT_S = 60.0  # a long append-only file is read before the first answer
 _CUT_OLDER_FILE = "the truncated file is not the last file"
-# a rewrite of Redis 6.2 writes again what comes in for a second or more, and stops the server meanwhile
-_REWRITE_FROM_MB = (512, 1024)  # as much as its memory, within these
+_REWRITE_FROM_MB = 512  # a rewrite of Redis 6.2 writes again what comes in for a second or more, and stops the server meanwhile
 _SOCKET = "redis.sock"
 _LONGEST_SOCKET = 107  # bytes of a path: Linux takes no longer one
 _MEMORY = {  # glibc's allocator, of the bundled server, gives entries back to the system one by one otherwise
@@ -181,7 +180,7 @@ def _write_settings(
         password=password,
         maxmemory_mb=maxmemory_mb,
         appendfsync=appendfsync,
-        rewrite_from_mb=min(max(maxmemory_mb, _REWRITE_FROM_MB[0]), _REWRITE_FROM_MB[1]),
+        rewrite_from_mb=_REWRITE_FROM_MB,
         socket=f"unixsocket {_SOCKET}\nunixsocketperm 700\n" if _has_sockets(data_dir) else "",
     )
     if viewer:

@@ -67,7 +67,7 @@ def test_the_embedded_redis_passes_the_check_for_users_servers(redis_server: Red
     with redis_server.client() as client:
         check_redis_settings(client)
         assert client.info("persistence")["aof_enabled"] == 1
-        assert client.config_get("auto-aof-rewrite-min-size") == {"auto-aof-rewrite-min-size": str(1024 << 20)}
+        assert client.config_get("auto-aof-rewrite-min-size") == {"auto-aof-rewrite-min-size": str(512 << 20)}
     tether = Path(f"/proc/{redis_server.pid}/stat").read_text().rpartition(")")[2].split()[1]  # Redis writes its title over its own
     assert "MALLOC_TRIM_THRESHOLD_=" in Path(f"/proc/{tether}/environ").read_text()
 
