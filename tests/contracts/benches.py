@@ -95,7 +95,7 @@ class RedisBench:
 
     @property
     def _direct(self) -> RedisAddress:
-        return self.server.address
+        return RedisAddress(self.server.host, self.server.port, self.server.password)
 
     def open(self) -> RedisTransport:
         made = RedisTransport(self.address, self.topology, self.patience_s)
