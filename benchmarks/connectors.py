@@ -42,23 +42,8 @@ from pyspark.sql.datasource import (
 )
 
 from benchmarks import connectors_http
+from sparkstorm import connectors
 from sparkstorm.api import Source, TransactionalSink, Tuple
-from sparkstorm.connectors import (
-    DeltaSink,
-    Files,
-    FileSink,
-    HttpSink,
-    IcebergSink,
-    KafkaSink,
-    KafkaSource,
-    RedisSink,
-    RedisSource,
-    SparkSink,
-    SparkSource,
-    SqlSink,
-    SqlSource,
-    Webhook,
-)
 from sparkstorm.embedded import start_redis
 from sparkstorm.testing.system.kafka import KafkaServer
 from sparkstorm.testing.system.postgres import PASSWORD, PostgresServer
@@ -188,10 +173,10 @@ def bench_files(folder: Path, tuples: Sequence[Tuple]) -> None:
                 assert batch.num_rows
 
     fields = _FIELDS
-    show("JSON lines in", rows, bare_read, lambda: read(Files(str(log), "json", fields), rows))
-    sink = partial(FileSink, folder / "out", schema=schema, target_bytes=0)
+    show("JSON lines in", rows, bare_read, lambda: read(connectors.Files(str(log), "json", fields), rows))
+    sink = partial(connectors.FileSink, folder / "out", schema=schema, target_bytes=0)
     show("Parquet out", rows, bare_write, lambda: write(sink(), tuples, _FILE_ROWS))
-    parquet = partial(Files, str(folder / "bare-*.parquet"), "parquet", fields)
+    parquet = partial(connectors.Files, str(folder / "bare-*.parquet"), "parquet", fields)
     show("Parquet in, rows", rows, bare_parquet, lambda: read(parquet(), rows))
     show("Parquet in, batches", rows, bare_batches, lambda: read(parquet(), rows, "default"))
 
@@ -237,8 +222,8 @@ def _bench_kafka(server: KafkaServer, tuples: Sequence[Tuple]) -> None:
                 seen += 1
         consumer.close()
 
-    show("Kafka out", rows, bare_write, lambda: write(KafkaSink(server.address, "own"), tuples))
-    source = partial(KafkaSource, server.address, "in", _FIELDS)
+    show("Kafka out", rows, bare_write, lambda: write(connectors.KafkaSink(server.address, "own"), tuples))
+    source = partial(connectors.KafkaSource, server.address, "in", _FIELDS)
     show("Kafka in, rows", 4 * rows, bare_read, lambda: read(source(), 4 * rows))
     show("Kafka in, batches", 4 * rows, bare_read, lambda: read(source(), 4 * rows, "default"))
 
@@ -272,10 +257,10 @@ def _bench_sql(server: PostgresServer, tuples: Sequence[Tuple]) -> None:
 
     def own_write() -> None:
         server.run("TRUNCATE own RESTART IDENTITY")
-        write(SqlSink(server.url, "own", ["n", "text"], **secret), tuples)
+        write(connectors.SqlSink(server.url, "own", ["n", "text"], **secret), tuples)
 
     show("PostgreSQL out", rows, bare_write, own_write)
-    source = partial(SqlSource, server.url, "own", _FIELDS, key="id", **secret)
+    source = partial(connectors.SqlSource, server.url, "own", _FIELDS, key="id", **secret)
     show("PostgreSQL in, rows", rows, bare_read, lambda: read(source(), rows))
     show("PostgreSQL in, batches", rows, bare_read, lambda: read(source(), rows, "default"))
 
@@ -296,7 +281,7 @@ def bench_redis(folder: Path, tuples: Sequence[Tuple]) -> None:
 
     def own_write() -> None:
         client.delete("own")
-        write(RedisSink(url, "own", **secret), tuples)
+        write(connectors.RedisSink(url, "own", **secret), tuples)
 
     def bare_read() -> None:
         last: Any = b"0"
@@ -310,7 +295,7 @@ def bench_redis(folder: Path, tuples: Sequence[Tuple]) -> None:
 
     try:
         show("Redis streams out", rows, bare_write, own_write)
-        show("Redis streams in", rows, bare_read, lambda: read(RedisSource(url, "own", ["n", "text"], **secret), rows))
+        show("Redis streams in", rows, bare_read, lambda: read(connectors.RedisSource(url, "own", ["n", "text"], **secret), rows))
     finally:
         client.close()
         server.stop()
@@ -348,7 +333,7 @@ def bench_http(folder: Path, tuples: Sequence[Tuple]) -> None:
             server.server_close()
 
         def own_read() -> None:
-            hook, task = Webhook(0, ["n", "text"]), AckingTask()
+            hook, task = connectors.Webhook(0, ["n", "text"]), AckingTask()
             hook.open({}, task, task)  # type: ignore[arg-type]
             send(hook.port)
             while task.rows < rows:
@@ -359,7 +344,12 @@ def bench_http(folder: Path, tuples: Sequence[Tuple]) -> None:
             hook.close()
 
         try:
-            show("HTTP out", rows, bare_write, lambda: write(HttpSink(f"http://127.0.0.1:{port}/", batch=_REQUEST_ROWS), tuples))
+            show(
+                "HTTP out",
+                rows,
+                bare_write,
+                lambda: write(connectors.HttpSink(f"http://127.0.0.1:{port}/", batch=_REQUEST_ROWS), tuples),
+            )
             show("HTTP in", rows, bare_read, own_read)
         finally:
             other.stdin.close()
@@ -408,9 +398,14 @@ def bench_tables(folder: Path, tuples: Sequence[Tuple]) -> None:
             table.append(table_of(part))
 
     def own_iceberg() -> None:
-        write(IcebergSink(f"db.own{next(numbers)}", _SCHEMA, properties=properties), tuples, _FILE_ROWS)
+        write(connectors.IcebergSink(f"db.own{next(numbers)}", _SCHEMA, properties=properties), tuples, _FILE_ROWS)
 
-    show("Delta out", rows, bare_delta, lambda: write(DeltaSink(folder / f"d{next(numbers)}", _SCHEMA), tuples, _FILE_ROWS))
+    show(
+        "Delta out",
+        rows,
+        bare_delta,
+        lambda: write(connectors.DeltaSink(folder / f"d{next(numbers)}", _SCHEMA), tuples, _FILE_ROWS),
+    )
     show("Iceberg out", rows, bare_iceberg, own_iceberg)
 
 
@@ -480,10 +475,10 @@ def bench_spark(folder: Path, tuples: Sequence[Tuple]) -> None:
         for first in range(0, rows, _EPOCH_ROWS):
             writer.commit([writer.write(row(*tup.values) for tup in tuples[first : first + _EPOCH_ROWS])], first)
 
-    show("SparkSource, rows", rows, lambda: bare_read(False), lambda: read(SparkSource(Log, {"path": log}), rows))
+    show("SparkSource, rows", rows, lambda: bare_read(False), lambda: read(connectors.SparkSource(Log, {"path": log}), rows))
     arrow = {"path": log, "arrow": "yes"}
-    show("SparkSource, batches", rows, lambda: bare_read(True), lambda: read(SparkSource(Log, arrow), rows, "default"))
-    show("SparkSink", rows, bare_write, lambda: write(SparkSink(Log, {"path": out}), tuples))
+    show("SparkSource, batches", rows, lambda: bare_read(True), lambda: read(connectors.SparkSource(Log, arrow), rows, "default"))
+    show("SparkSink", rows, bare_write, lambda: write(connectors.SparkSink(Log, {"path": out}), tuples))
 
 
 @contextmanager

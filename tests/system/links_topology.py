@@ -17,24 +17,8 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from sparkstorm import connectors
 from sparkstorm.api import TopologyBuilder, bolt
-from sparkstorm.connectors import (
-    DeltaSink,
-    Files,
-    FileSink,
-    HttpSink,
-    IcebergSink,
-    KafkaSink,
-    KafkaSource,
-    RedisSink,
-    RedisSource,
-    SparkFrame,
-    SparkSink,
-    SparkSource,
-    SqlSink,
-    SqlSource,
-    Webhook,
-)
 from sparkstorm.model.topology import Topology
 
 ORIGINS = ("kafka", "sql", "redis", "file", "s3", "spark", "frame", "hook")
@@ -102,23 +86,23 @@ def build(postgres: str, redis: str, kafka: str, http: str, log: str, spark: str
     builder = TopologyBuilder()
     pg: dict[str, Any] = {"password_env": "LINKS_POSTGRES"}
     rd: dict[str, Any] = {"password_env": "LINKS_REDIS"}
-    builder.set_spout("kafka", KafkaSource(kafka, "in", {"n": "bigint"}), 2)
-    builder.set_spout("sql", SqlSource(postgres, "events", ["n"], key="id", poll_secs=0.05, **pg))
-    builder.set_spout("redis", RedisSource(redis, "in", ["n"], **rd))
-    builder.set_spout("file", Files(log, "json", {"n": "bigint"}, tail=True, poll_secs=0.1))
-    builder.set_spout("s3", Files("s3://bucket/in", "json", {"n": "bigint"}, follow=True, poll_secs=0.2))
-    builder.set_spout("spark", SparkSource(Lines, {"path": f"{spark}/numbers"}, poll_secs=0.1))
-    builder.set_spout("frame", SparkFrame(redis, "frame", {"n": "bigint"}, **rd))
-    builder.set_spout("hook", Webhook(hook, {"n": "bigint"}, patience_secs=10))
+    builder.set_spout("kafka", connectors.KafkaSource(kafka, "in", {"n": "bigint"}), 2)
+    builder.set_spout("sql", connectors.SqlSource(postgres, "events", ["n"], key="id", poll_secs=0.05, **pg))
+    builder.set_spout("redis", connectors.RedisSource(redis, "in", ["n"], **rd))
+    builder.set_spout("file", connectors.Files(log, "json", {"n": "bigint"}, tail=True, poll_secs=0.1))
+    builder.set_spout("s3", connectors.Files("s3://bucket/in", "json", {"n": "bigint"}, follow=True, poll_secs=0.2))
+    builder.set_spout("spark", connectors.SparkSource(Lines, {"path": f"{spark}/numbers"}, poll_secs=0.1))
+    builder.set_spout("frame", connectors.SparkFrame(redis, "frame", {"n": "bigint"}, **rd))
+    builder.set_spout("hook", connectors.Webhook(hook, {"n": "bigint"}, patience_secs=10))
     builder.set_bolt("tag", tag, 2, inputs=list(ORIGINS))
-    builder.set_bolt("to_kafka", KafkaSink(kafka, "out", key="origin"), 2, inputs="tag")
-    builder.set_bolt("to_sql", SqlSink(postgres, "copies", **pg), 2, inputs="tag")
-    builder.set_bolt("to_redis", RedisSink(redis, "out", **rd), inputs="tag")
-    builder.set_bolt("to_http", HttpSink(http, batch=200), inputs="tag")
+    builder.set_bolt("to_kafka", connectors.KafkaSink(kafka, "out", key="origin"), 2, inputs="tag")
+    builder.set_bolt("to_sql", connectors.SqlSink(postgres, "copies", **pg), 2, inputs="tag")
+    builder.set_bolt("to_redis", connectors.RedisSink(redis, "out", **rd), inputs="tag")
+    builder.set_bolt("to_http", connectors.HttpSink(http, batch=200), inputs="tag")
     columns: dict[str, Any] = {"schema": "origin string, n bigint", "flush_secs": 1}
-    builder.set_bolt("to_s3", FileSink("s3://bucket/out", **columns), inputs="tag")
-    builder.set_bolt("to_delta", DeltaSink("s3://bucket/delta", compact_files=8, **columns), 2, inputs="tag")
-    builder.set_bolt("to_iceberg", IcebergSink("links.rows", catalog="links", compact_files=8, **columns), inputs="tag")
-    to_spark = SparkSink(Lines, {"path": f"{spark}/out"}, "origin string, n bigint")
+    builder.set_bolt("to_s3", connectors.FileSink("s3://bucket/out", **columns), inputs="tag")
+    builder.set_bolt("to_delta", connectors.DeltaSink("s3://bucket/delta", compact_files=8, **columns), 2, inputs="tag")
+    builder.set_bolt("to_iceberg", connectors.IcebergSink("links.rows", catalog="links", compact_files=8, **columns), inputs="tag")
+    to_spark = connectors.SparkSink(Lines, {"path": f"{spark}/out"}, "origin string, n bigint")
     builder.set_bolt("to_spark", to_spark, inputs="tag")
     return builder.build()
