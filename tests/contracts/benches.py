@@ -95,7 +95,7 @@ class RedisBench:
 
     @property
     def _direct(self) -> RedisAddress:
-        return RedisAddress(self.server.host, self.server.port, self.server.password)
+        return self.server.address
 
     def open(self) -> RedisTransport:
         made = RedisTransport(self.address, self.topology, self.patience_s)
