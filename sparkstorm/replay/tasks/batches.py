@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _IPC = b"\xff\xff\xff\xff"  # an Arrow stream begins so, a packed value never does
 _MOST_ROWS, _MOST_BYTES, _FULL_ROWS, PIECE_ROWS = 65_536, 1 << 20, 8_192, 16_384
-_WHOLE_ROWS, _WHOLE_BYTES = 1 << 20, 32 << 20  # where rows are never Python's objects
+_WHOLE_ROWS, _WHOLE_BYTES = 1 << 18, 16 << 20  # where rows are never Python's objects
 
 
 @dataclass(slots=True)
