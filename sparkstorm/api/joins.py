@@ -119,8 +119,11 @@ class JoinBolt(WindowedBolt):
         return longer
 
     def _key(self, tup: Tuple, place: int) -> tuple[Any, ...]:
-        # True and 1 are one key to Python, but two to fields grouping
-        return tuple((type(tup[field]) is bool, tup[field]) for field in self._sides[place].key)
+        side = self._sides[place]
+        for field in side.key:
+            if isinstance(tup[field], list | dict | set):
+                raise ValueError(f"key field '{field}' of '{side.source}' holds a {type(tup[field]).__name__}, which is no key")
+        return tuple(tup[field] for field in side.key)
 
     def _joined(self, source: str, key: Fields, to: str | None, is_left: bool) -> Self:
         prior = 0 if to is None else next((at for at, side in enumerate(self._sides) if side.source == to), -1)

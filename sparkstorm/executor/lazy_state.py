@@ -9,7 +9,7 @@ second layer whenever the first is full approximates LRU, at the price of one di
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import repeat
@@ -239,11 +239,12 @@ class LazyState(MemoryState):
         self._make_room()
         if self._recall(key):
             return
-        if (coming := self.coming) is None:
+        coming, self.coming = self.coming, None
+        if coming is not None:
+            with suppress(CodecError):  # NaN or a class among them: no key of a state, so the bolt uses another one
+                self.expect((key, *coming()))
+        if key not in self._data and key not in self._absent:
             self._keep(key, self._read([key])[0])
-        else:
-            self.coming = None
-            self.expect((key, *coming()))
 
     def _recall(self, key: Any) -> bool:
         """Take a key from memory; whether it was there."""
@@ -319,8 +320,6 @@ def _canonical(key: Any) -> Any:
     if isinstance(key, bool):
         return int(key)
     if isinstance(key, float | Decimal):
-        if key != key:
-            raise CodecError("a state key is not a number (NaN), which equals no key")
         if key in (float("inf"), float("-inf")):
             return float(key)
         if key == int(key):

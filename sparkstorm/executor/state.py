@@ -237,13 +237,15 @@ class MemoryState:
             self._data.pop(as_key(key), None)
 
     def _check_key(self, key: Any) -> None:
-        if type(key) in SCALARS and self._unchecked:
+        if type(key) in SCALARS and self._unchecked and key == key:
             return
         for part in key if type(key) is tuple else (key,):
             if type(part) not in KEYS:
                 raise CodecError(
                     f"a state key holds a {type(part).__name__}; keys are text, numbers, bytes, dates, UUIDs or tuples of them"
                 )
+            if part != part:
+                raise CodecError("a state key is not a number (NaN), which equals no key")
             if not self._unchecked:
                 self._codec.normalise(part)
 

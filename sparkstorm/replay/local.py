@@ -153,7 +153,14 @@ def _timed(job: Job, feed: Feed, parts: Sequence[Sequence[Values]], event_time: 
     if event_time is None or not any(values):  # a stream without rows need not have the column
         return [(part, [0] * len(part)) for part in values]
     fields = job.plan.topology.components[feed.spout].streams[feed.stream].fields
-    place = fields.index(event_time.column(feed.spout, feed))
+    column = event_time.column(feed.spout, feed)
+    if column not in fields:
+        raise InvalidTopologyError(f"input '{feed.spout}' has no column '{column}' for the event time; it has {', '.join(fields)}")
+    place = fields.index(column)
+    for row in chain(*values):
+        if row[place] is not None and not isinstance(row[place], int | float):
+            kind = type(row[place]).__name__
+            raise InvalidTopologyError(f"input '{feed.spout}', column '{column}': an event time is whole milliseconds, not {kind}")
     if feed in job.to_sort:
         whole = sorted(chain(*values), key=partial(_at, place))
         values = [whole[start:end] for start, end in pairwise(_cuts(len(whole), len(values)))]

@@ -106,13 +106,22 @@ def test_a_stream_can_be_joined_to_one_that_may_be_missing_and_streams_have_name
     assert complete_topology(builder.build(), rows)["join"] == [(1, "x", "y")]
 
 
-def test_true_and_one_are_two_keys_as_they_are_to_the_grouping() -> None:
+def test_keys_that_compare_equal_join_as_they_are_grouped() -> None:
     builder = TopologyBuilder()
     builder.set_spout("a", FeederSpout(["k"]))
     builder.set_spout("b", FeederSpout(["k", "v"]))
     join = JoinBolt("a", ("k",)).join("b", ["k"]).select("a:k", "v").with_tumbling_window(Count(2))
-    builder.set_bolt("join", join, inputs=["a", "b"])
-    assert complete_topology(builder.build(), {"a": [[1]], "b": [[True, 7]]})["join"] == []
+    builder.set_bolt("join", join, 3, inputs=["a", "b"])
+    assert complete_topology(builder.build(), {"a": [[1]], "b": [[True, 7]]})["join"] == [(1, 7)]
+
+
+def test_a_key_that_is_a_list_names_its_field() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("a", FeederSpout(["k"]))
+    builder.set_spout("b", FeederSpout(["k"]))
+    builder.set_bolt("join", window(JoinBolt("a", "k").join("b", "k").select("a:k")), inputs=["a", "b"])
+    (letter,) = complete_topology(builder.build(), {"a": [[[1]]], "b": [[[1]]]}).dead_letters
+    assert "key field 'k' of 'b' holds a list" in letter.reason
 
 
 def window(join: JoinBolt) -> JoinBolt:

@@ -243,6 +243,8 @@ def test_used_keys_are_noted_and_bad_keys_refused(bench: Bench) -> None:
     for key, said in ((float("nan"), "NaN"), (frozenset({1}), "a state key holds a frozenset"), ("\ud800", "surrogates")):
         with pytest.raises(CodecError, match=said):
             state.get(key)
+    with pytest.raises(CodecError, match="NaN"):
+        Owner(bench, "memory", 2).state.put(("a", float("nan")), 1)
 
 
 class Disturbed:

@@ -83,3 +83,15 @@ def test_many_sources_of_many_rows_are_merged_exactly() -> None:
 def test_an_input_without_a_time_among_timed_ones_is_refused() -> None:
     with pytest.raises(InvalidTopologyError, match="names no column for input 'right'"):
         run(two_sources(Timed()), [], [], EventTime({"left": "ts"}))
+
+
+@pytest.mark.parametrize(
+    ("time", "ts", "said"),
+    [
+        ("when", 1, "input 'left' has no column 'when' .* value, ts"),
+        ("ts", "noon", "input 'left', column 'ts': .* not str"),
+    ],
+)
+def test_a_column_that_is_no_event_time_is_refused_by_name(time: str, ts: Any, said: str) -> None:
+    with pytest.raises(InvalidTopologyError, match=said):
+        run(two_sources(Timed()), [("a", ts), ("b", 2)], [], EventTime(time))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -253,3 +254,21 @@ def test_a_value_that_cannot_be_stored_fails_its_tuple_alone() -> None:
         cluster.run_until_idle()
         assert cluster.state("count") == {"u0": 0, "u2": 2, "u3": 3}
         assert "object" in cluster.dead_letters[0].failure.text
+
+
+def test_a_bolt_may_be_grouped_by_values_that_are_no_keys_of_a_state() -> None:
+    class Seen(Count):
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            self.state.add(str(tup["user"]))
+
+    users = [float("nan"), Decimal("NaN"), [1], {"a": 1}, {1, 2}]
+    spout = FeederSpout(["user", "day"])
+    with LocalCluster() as cluster:
+        cluster.submit(counting(spout, Seen()), {**LAZY, "topology.epoch.rows": 5})
+        workers = {slot.process.pid for slot in cluster.slots if slot.process}
+        for user in users:
+            for _ in range(20):
+                spout.feed([user, 1])
+            cluster.run_until_idle()
+        assert {slot.process.pid for slot in cluster.slots if slot.process} == workers, "a worker died"
+        assert sum(n for state in cluster.state_by_task("count").values() for n in state.values()) == 100

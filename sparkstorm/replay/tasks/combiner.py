@@ -102,5 +102,5 @@ class Combiner:
 
 
 def _check_key(key: Any) -> None:
-    if not all(type(part) in KEYS for part in (key if type(key) is tuple else (key,))):
+    if not all(type(part) in KEYS and part == part for part in (key if type(key) is tuple else (key,))):
         raise TypeError("no key of a state: the bolt's own task will say so")
