@@ -1,9 +1,10 @@
 """States larger than memory: throughput, restart, and bytes of Redis and of workers, by backend and number of keys.
 
-Run: python -m benchmarks.states [--backend lazy|memory] [--keys N] [--working-set N] [--tuples N] [--runs N]. A state is filled
-with every key once; then tuples with keys of the working set, spread evenly over all keys, are counted. Acking on, exactly-once, 2
-workers with a spout task and a stateful task each, embedded Redis (AOF on) and ZooKeeper. A restart is the time from SIGKILL of a
-worker to the first tuple that its successor has committed.
+Run: python -m benchmarks.states [--backend lazy|memory] [--keys N [N ...]] [--working-set N] [--tuples N] [--runs N]. A state is
+filled with every key once; then tuples with keys of the working set, spread evenly over all keys, are counted. Acking on,
+exactly-once, 2 workers with a spout task and a stateful task each, embedded Redis (AOF on) and ZooKeeper. A restart is the time
+from SIGKILL of a worker to the first tuple that its successor has committed. Several numbers of keys get a cluster each. Their
+runs alternate, so that the drift of the machine cancels, and the ratio of each to the first is printed.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import argparse
 import os
 import signal
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +63,7 @@ class Keys(ReplayableSpout):
             return
         for n in range(self._sent, min(self._sent + 64, self._limit)):
             place = n if n < self._keys else n * self._step % self._keys
-            self._collector.emit((f"user-{_WORKERS * place + self._index}",), n)
+            self._collector.emit((f"user-{_WORKERS * place + self._index:07}",), n)
         self._sent = min(self._sent + 64, self._limit)
 
     def snapshot(self) -> Any:
@@ -84,22 +87,57 @@ def main() -> None:
     """Print one line per run and a table row."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backend", choices=("lazy", "memory"), default="lazy")
-    parser.add_argument("--keys", type=int, default=10_000)
+    parser.add_argument("--keys", type=int, nargs="+", default=[10_000])
     parser.add_argument("--working-set", type=int, default=10_000)
     parser.add_argument("--tuples", type=int, default=2_000_000)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--in-turn", action="store_true", help=argparse.SUPPRESS)  # each step waits for a line of the input
     options = parser.parse_args()
+    if len(options.keys) > 1:
+        alternate(options)
+        return
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as folder:
         conf = merge(
             {"storm.local.dir": f"{folder}/storm", "sparkstorm.supervisors": 1, "sparkstorm.slots.per.supervisor": _WORKERS}
         )
         with Cluster.open(conf) as cluster:
-            measure(cluster, Path(folder, "limit"), options)
+            for line in measure(cluster, Path(folder, "limit"), options):
+                print(line, flush=True)
+                if options.in_turn:
+                    sys.stdin.readline()
 
 
-def measure(cluster: Cluster, limit: Path, options: argparse.Namespace) -> None:
-    """Fill, count, restart."""
+def alternate(options: argparse.Namespace) -> None:
+    """Run a process per number of keys, one step of each in turn; print all lines and the ratios of the throughputs."""
+    command = [sys.executable, "-m", "benchmarks.states", "--in-turn", "--backend", options.backend]
+    for name in ("working_set", "tuples", "runs"):
+        command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    processes: list[Any] = [subprocess.Popen([*command, "--keys", str(keys)], **pipes) for keys in options.keys]
+    for process in processes:
+        print(process.stdout.readline(), end="", flush=True)  # each has filled its state
+    rates: list[list[float]] = [[] for _ in processes]
+    for run in range(options.runs + 1):
+        for n in range(len(processes)):
+            place = (n + run) % len(processes)
+            processes[place].stdin.write("\n")
+            print(line := processes[place].stdout.readline(), end="", flush=True)
+            if run < options.runs:
+                rates[place].append(float(line.split()[3].replace(",", "")))
+    for keys, measured in zip(options.keys[1:], rates[1:], strict=True):
+        ratios = [one / first for one, first in zip(measured, rates[0], strict=True)]
+        print(
+            f"{keys:,} keys / {options.keys[0]:,} keys: {statistics.median(ratios):.2f} of the throughput "
+            f"({min(ratios):.2f}-{max(ratios):.2f}, n = {len(ratios)})"
+        )
+    for process in processes:
+        process.communicate("\n")
+
+
+def measure(cluster: Cluster, limit: Path, options: argparse.Namespace) -> Iterator[str]:
+    """Fill, count, restart; yield a line after each."""
+    (keys,) = options.keys
     redis: Any = client_of(cluster.redis_address, 60.0)
     before = int(redis.info("memory")["used_memory"])
     limit.write_text("0")
@@ -109,12 +147,13 @@ def measure(cluster: Cluster, limit: Path, options: argparse.Namespace) -> None:
         "topology.state.backend": options.backend,
         "topology.max.spout.pending": 20_000,
     }
-    handle = cluster.submit("states", topology(limit, options.keys, options.working_set), settings)
+    handle = cluster.submit("states", topology(limit, keys, options.working_set), settings)
     wait(lambda: len([beat for beat in handle.beats() if beat.state == "RUNNING"]) == _WORKERS, _LIMIT_S)
-    done = options.keys // _WORKERS
+    done = keys // _WORKERS
     fill_s = seconds_to(handle, limit, done)
     wait(lambda: not is_rewriting(redis), _LIMIT_S)  # the fill has made Redis rewrite its log, on the same cores
     kept = int(redis.info("memory")["used_memory"]) - before
+    yield f"{keys:,} keys filled in {fill_s:.0f} s"
     rates, costs = [], []
     for run in range(options.runs):
         done += options.tuples // _WORKERS
@@ -122,15 +161,15 @@ def measure(cluster: Cluster, limit: Path, options: argparse.Namespace) -> None:
         used = cpu_s(workers), cpu_s(server)
         rates.append(options.tuples / seconds_to(handle, limit, done))
         costs.append([(now - then) / options.tuples * 1e6 for now, then in zip((cpu_s(workers), cpu_s(server)), used, strict=True)])
-        print(f"  run {run}: {rates[-1]:,.0f} tuples/s, CPU us: workers {costs[-1][0]:.2f}, Redis {costs[-1][1]:.2f}", flush=True)
+        yield f"{keys:,} run {run}: {rates[-1]:,.0f} tuples/s, CPU us: workers {costs[-1][0]:.2f}, Redis {costs[-1][1]:.2f}"
     rss = max(resident_mb(beat.pid) for beat in handle.beats())
     rate, cost = statistics.median(rates), " / ".join(f"{min(each):.2f}" for each in zip(*costs, strict=True))
-    restarts = [restart_s(handle, limit, done + 1000 * (run + 1)) for run in range(options.runs)]
-    print(
-        f"| {options.backend} | {options.keys:,} | {options.keys / fill_s / 1000:,.0f} k | {rate / 1000:,.0f} k "
+    restarts = [restart_s(handle, limit, done + 1000 * (run + 1)) for run in range(min(5, options.runs))]  # more are a crash loop
+    yield (
+        f"| {options.backend} | {keys:,} | {keys / fill_s / 1000:,.0f} k | {rate / 1000:,.0f} k "
         f"({min(rates) / 1000:,.0f}-{max(rates) / 1000:,.0f}) | {cost} "
         f"| {statistics.median(restarts):.2f} ({max(restarts):.2f}) "
-        f"| {kept / options.keys:,.0f} | {rss:,.0f} |"
+        f"| {kept / keys:,.0f} | {rss:,.0f} |"
     )
     handle.kill(0)
     wait(lambda: cluster.find("states") is None)

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-_GRACE_S = 5.0  # a closed client's thread may take a moment to end
+_GRACE_S = 20.0  # a closed client's thread may take a moment to end
 _POLL_S = 0.01
 # started once per process and kept on purpose: py4j's connections to the JVM, the JVM itself
 _kept_children: set[int] = set()

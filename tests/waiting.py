@@ -18,6 +18,14 @@ def wait_until(condition: Callable[[], object], what: str = "the condition", lim
     return time.monotonic() - began
 
 
+def assert_once_within(limit_s: float, attempt: Callable[[], float], tries: int = 5) -> None:
+    """Assert that one of some attempts takes less than the limit; the machine may be busy during any of them."""
+    taken: list[float] = []
+    while not taken or taken[-1] >= limit_s:
+        assert len(taken) < tries, f"none of {taken} s is below {limit_s:g} s"
+        taken.append(attempt())
+
+
 def wait_for_aof(client: Any) -> None:
     """Wait until a Redis has written its append-only file: behind a slow fsync it postpones that by up to 2 s."""
 
@@ -25,4 +33,4 @@ def wait_for_aof(client: Any) -> None:
         found = client.info("persistence")
         return not (found["aof_pending_bio_fsync"] or found["aof_buffer_length"])
 
-    wait_until(is_written, "the append-only file is written", limit_s=10)
+    wait_until(is_written, "the append-only file is written", limit_s=60)

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -80,21 +80,27 @@ class Checkpoint:
     component_by_task: Mapping[int, str]
     parts: Mapping[str, Part]
 
-    def content(self, component: str) -> dict[int, Content]:
-        """Return the content of each task of a component; CheckpointError names the damaged file, row and field."""
+    def rows(self, component: str) -> Iterator[Row]:
+        """Yield the rows of a component, some in memory at a time; CheckpointError names the damaged file, row and field."""
         part, codec = self.parts[component], Codec(is_lenient=True)
-        found = {task: Content() for task in part.tasks}
         path = self.folder / part.file
         for number, row in enumerate(_rows_of(path)):
-            where = f"{path}, row {number}"
-            task, name, key, value = _checked_row(codec, where, part, row)
+            yield _checked_row(codec, f"{path}, row {number}", part, row)
+
+    def content(self, component: str, has_state: bool = True) -> dict[int, Content]:
+        """Return the content of each task of a component, with or without its state; CheckpointError as of `rows`."""
+        part = self.parts[component]
+        found = {task: Content() for task in part.tasks}
+        for task, name, key, value in self.rows(component):
             if name == POSITION:
                 found[task].position, found[task].is_positioned = value, True
-            else:
-                (found[task].state if name == STATE else found[task].time).append((key, value))
+            elif name == TIME:
+                found[task].time.append((key, value))
+            elif has_state:
+                found[task].state.append((key, value))
         bare = [task for task, content in found.items() if part.kind == "spout" and not content.is_positioned]
         if bare:
-            raise CheckpointError(f"{path}: no position of task {bare[0]} of spout '{component}'")
+            raise CheckpointError(f"{self.folder / part.file}: no position of task {bare[0]} of spout '{component}'")
         return found
 
 

@@ -8,13 +8,13 @@ task is told in the new run's terms. State can be dealt to another number of tas
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkstorm.api.components import ReplayableSpout, Stateful
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
-from sparkstorm.checkpoint.files import Checkpoint, Content
+from sparkstorm.checkpoint.files import STATE, Checkpoint, Content
 from sparkstorm.errors import CheckpointError
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.model.tasks import tasks_by_component
@@ -24,6 +24,9 @@ from sparkstorm.model.values.codec import Codec
 FROM_CHECKPOINT = "topology.from.checkpoint"
 _KEYS_PER_ENTRY = 256
 _COLLECTED, _QUEUED, _CLOCK = "t", "q", "h"  # places of the time store (windowing/contents.py, reorder.py, executor/event_time.py)
+
+WriteBases = Callable[[Iterator[tuple[int, Any, Any]]], Mapping[int, int]]
+"""Writes (task, key, value) into bases of lazy states; returns the number of keys of each task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +45,43 @@ class Seeds:
         whole = Topology({c.id: replace(c, instance=taken.get(c.id, c.instance)) for c in topology})
         return cls(checkpoint, whole, frozenset(taken))
 
-    def journals(self, component_by_task: Mapping[int, str]) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Each task's first entries, one component in memory at a time; CheckpointError when tasks are too many or too few."""
+    def journals(
+        self, component_by_task: Mapping[int, str], write_bases: Mapping[str, WriteBases] | None = None
+    ) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """Yield each task's first entries, one component in memory at a time; CheckpointError when tasks are too many or too few.
+
+        The states of components in `write_bases` are in no entry and not in memory: their functions write them (lazy states).
+        """
+        write_bases = write_bases or {}
         codec, former = Codec(is_lenient=True), self.checkpoint.component_by_task
         for component, tasks in tasks_by_component(component_by_task).items():
             if component in (ACKER, MASTER):
                 continue
             part = self.checkpoint.parts.get(component)
             version = 1 if part is None else part.state_version
-            contents = self.checkpoint.content(component) if component in self.checkpoint.parts else {}
+            is_lazy = component in write_bases
+            contents = self.checkpoint.content(component, not is_lazy) if part is not None else {}
             dealt = self._dealt(component, [contents[task] for task in sorted(contents)], len(tasks))
+            sizes = write_bases[component](self.state(component, tasks)) if is_lazy else {}
             for task, content in zip(tasks, dealt, strict=True):
                 head = {"o": content.position} if content.is_positioned and component not in self.positioned else {}
                 head |= {} if version == 1 else {"v": version}
+                head |= {"n": [sizes.get(task, 0), 0]} if is_lazy else {}
                 pairs = {"s": content.state, "w": _renamed(content.time, former, component_by_task)}
                 yield task, map(codec.pack, [head, *_parts(pairs)])
+
+    def state(self, component: str, tasks: Sequence[int]) -> Iterator[tuple[int, Any, Any]]:
+        """Yield each key and value of a component's state after the new task that gets it, some in memory at a time."""
+        former = self.checkpoint.parts[component].tasks
+        index_by_task = {task: index for index, task in enumerate(former)}
+        for task, name, key, value in self.checkpoint.rows(component):
+            if name == STATE:
+                index = index_by_task[task]
+                yield (
+                    tasks[index if len(former) == len(tasks) else _home(component, key, index, len(former), len(tasks))],
+                    key,
+                    value,
+                )
 
     def _dealt(self, id: str, contents: Sequence[Content], tasks: int) -> Sequence[Content]:
         """Deal the content of a component to its tasks."""
@@ -127,14 +152,19 @@ def _by_key(id: str, contents: Sequence[Content], tasks: int) -> list[Content]:
     dealt = [Content(time=_slowest(contents)) for _ in range(tasks)]
     for index, content in enumerate(contents):
         for key, value in content.state:
-            home = stable_hash(key)
-            if home % len(contents) != index:
-                raise CheckpointError(
-                    f"bolt '{id}' says state_keyed_by_grouping, but kept the key {key!r:.80} in task {index + 1} of "
-                    f"{len(contents)}, where fields grouping would not have sent it"
-                )
-            dealt[home % tasks].state.append((key, value))
+            dealt[_home(id, key, index, len(contents), tasks)].state.append((key, value))
     return dealt
+
+
+def _home(id: str, key: Any, index: int, former: int, tasks: int) -> int:
+    """Return the place of the task that gets a key, which was in task `index` of `former`."""
+    home = stable_hash(key)
+    if home % former != index:
+        raise CheckpointError(
+            f"bolt '{id}' says state_keyed_by_grouping, but kept the key {key!r:.80} in task {index + 1} of "
+            f"{former}, where fields grouping would not have sent it"
+        )
+    return home % tasks
 
 
 def _renamed(time: Sequence[tuple[Any, Any]], former: Mapping[int, str], present: Mapping[int, str]) -> list[tuple[Any, Any]]:

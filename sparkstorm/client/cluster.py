@@ -31,6 +31,7 @@ from sparkstorm.nimbus.submission import SubmitOptions
 from sparkstorm.settings import FileSettings, SubmissionSettings
 from sparkstorm.transport.initial_state import RedisSeeding
 from sparkstorm.transport.reader import RedisReader
+from sparkstorm.worker.tasks.states import sow
 
 
 class ClusterClient:
@@ -153,7 +154,7 @@ class ClusterClient:
             seeds = Seeds.of(read_checkpoint(Path(folder)), topology)
             topology = seeds.topology
         code = packed(topology, by_value, conf)
-        seed = None if seeds is None else partial(self._sow, seeds)
+        seed = None if seeds is None else partial(self._sow, seeds, {**self.conf, **conf})
         return self.handle(self.service.submit(name, topology, conf, code, options, seed, progress))
 
     def update(
@@ -177,10 +178,9 @@ class ClusterClient:
         """Return the bytes of a topology with the modules that workers do not have."""
         return packed(topology, by_value, conf or {})
 
-    def _sow(self, seeds: Seeds, topology_id: str, component_by_task: Mapping[int, str]) -> None:
+    def _sow(self, seeds: Seeds, conf: Mapping[str, Any], topology_id: str, component_by_task: Mapping[int, str]) -> None:
         with contextlib.closing(RedisSeeding(self._redis, topology_id)) as seeding:
-            for task, entries in seeds.journals(component_by_task):
-                seeding.sow(task, entries)
+            sow(seeds, seeding, conf, component_by_task)
 
 
 def packed(topology: Topology, by_value: Sequence[str] | None, conf: Mapping[str, Any]) -> bytes:

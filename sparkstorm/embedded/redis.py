@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -32,7 +33,10 @@ DEFAULT_MAXMEMORY_MB = 1024
 _LOOPBACK = "127.0.0.1"
 _START_LIMIT_S = 60.0  # a long append-only file is read before the first answer
 _CUT_OLDER_FILE = "the truncated file is not the last file"
-_REWRITE_FROM_MB = 512  # a rewrite of Redis 6.2 writes again what comes in for a second or more, and stops the server meanwhile
+# a rewrite of Redis 6.2 writes again what comes in for a second or more, and stops the server meanwhile
+_REWRITE_FROM_MB = (512, 1024)  # as much as its memory, within these
+_SOCKET = "redis.sock"
+_LONGEST_SOCKET = 107  # bytes of a path: Linux takes no longer one
 _MEMORY = {  # glibc's allocator, of the bundled server, gives entries back to the system one by one otherwise
     "MALLOC_MMAP_THRESHOLD_": str(64 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
@@ -41,7 +45,7 @@ _SETTINGS = """\
 # written at every start; edits are lost
 bind {host}
 port {port}
-requirepass {password}
+{socket}requirepass {password}
 maxmemory {maxmemory_mb}mb
 maxmemory-policy noeviction
 appendonly yes
@@ -71,14 +75,20 @@ class RedisServer(EmbeddedServer):
     def _run(self) -> TetheredProcess:
         return _run(self.data_dir, self.port, self.password)
 
+    @property
+    def address(self) -> RedisAddress:
+        """Its address, with its Unix socket where it has one: that costs a third less per byte than TCP."""
+        path = self.data_dir / _SOCKET
+        return RedisAddress(self.host, self.port, self.password, socket=str(path) if path.is_socket() else "")
+
     def client(self) -> redis.Redis:
         """A new client; replies stay bytes, nothing is retried behind the caller's back."""
-        return client_of(RedisAddress(self.host, self.port, self.password), 10)
+        return client_of(self.address, 10)
 
     def answers(self, limit_s: float) -> bool:
         """Return whether the server answers a request within `limit_s` seconds; an error is an answer too."""
         try:
-            with client_of(RedisAddress(self.host, self.port, self.password), limit_s) as client:
+            with client_of(self.address, limit_s) as client:
                 client.ping()
         except (redis.TimeoutError, redis.ConnectionError) as fault:
             return type(fault) not in (redis.TimeoutError, redis.ConnectionError)  # loading, or too many clients
@@ -171,7 +181,8 @@ def _write_settings(
         password=password,
         maxmemory_mb=maxmemory_mb,
         appendfsync=appendfsync,
-        rewrite_from_mb=_REWRITE_FROM_MB,
+        rewrite_from_mb=min(max(maxmemory_mb, _REWRITE_FROM_MB[0]), _REWRITE_FROM_MB[1]),
+        socket=f"unixsocket {_SOCKET}\nunixsocketperm 700\n" if _has_sockets(data_dir) else "",
     )
     if viewer:
         settings += f"user {viewer[0]} on >{viewer[1]} {_VIEWER_RIGHTS}\n"
@@ -180,6 +191,21 @@ def _write_settings(
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
         file.write(settings)
+
+
+def _has_sockets(folder: Path) -> bool:
+    """Return whether a Unix socket can be made there: the path may be too long, or the file system may have none."""
+    path = folder / _SOCKET
+    if len(os.fsencode(path)) > _LONGEST_SOCKET:
+        return False
+    path.unlink(missing_ok=True)
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(str(path))
+    except OSError:
+        return False
+    path.unlink(missing_ok=True)
+    return True
 
 
 def _run(data_dir: Path, port: int, password: str) -> TetheredProcess:

@@ -151,7 +151,7 @@ def _open_redis(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) ->
         viewer=(VIEWER, viewer_redis_password(secret)),
     )
     embedded["redis"] = server
-    return RedisAddress(server.host, server.port, server.password)
+    return server.address
 
 
 def check_redis(endpoint: RedisAddress) -> None:

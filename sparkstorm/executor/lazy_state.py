@@ -9,7 +9,7 @@ second layer whenever the first is full approximates LRU, at the price of one di
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import repeat
@@ -67,7 +67,7 @@ class LazyState(MemoryState):
     that it has made of them, is refused.
     """
 
-    __slots__ = ("_absent", "_base", "_former", "_most", "_pinned", "_size", "has_missed", "serial")
+    __slots__ = ("_absent", "_base", "_former", "_most", "_pinned", "_size", "coming", "serial")
 
     def __init__(self, codec: Codec, base: Base, most: int, is_strict: bool = False) -> None:
         super().__init__(codec, is_strict)
@@ -78,7 +78,7 @@ class LazyState(MemoryState):
         self._pinned: dict[Any, Any] = {}  # as of the last commit, MISSING for deleted ones
         self._size = 0  # keys as of the last commit
         self.serial = 0  # commits that have changed this state
-        self.has_missed = False  # since the last `expect`: a key was read by itself
+        self.coming: Callable[[], Iterable[Any]] | None = None  # keys of the rows that are executed, for the first that is missing
 
     # -- the store's side ----------------------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class LazyState(MemoryState):
         return {"n": [self._size, self.serial]}
 
     def take_changes(self) -> tuple[list[tuple[Any, Any]], list[Any]]:
-        self._size = len(self)
+        self._size, self.coming = len(self), None
         pairs, deleted = super().take_changes()
         self._pinned.update(pairs)
         self._pinned |= dict.fromkeys(deleted, MISSING)
@@ -192,7 +192,6 @@ class LazyState(MemoryState):
             some = wanted[at : at + _AT_ONCE]
             for key, value in zip(some, self._read(some), strict=True):
                 self._keep(key, value)
-        self.has_missed = bool(wanted)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         return self.every_pair()
@@ -238,9 +237,14 @@ class LazyState(MemoryState):
         if key in self._absent:
             return
         self._make_room()
-        if not self._recall(key):
-            self.has_missed = True
-            self._keep(key, self._read([key])[0])
+        if self._recall(key):
+            return
+        coming, self.coming = self.coming, None
+        if coming is not None:
+            with suppress(CodecError):  # a guessed key may be of a type that no state has
+                self.expect((key, *coming()))
+                return
+        self._keep(key, self._read([key])[0])
 
     def _recall(self, key: Any) -> bool:
         """Take a key from memory; whether it was there."""

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
-    """Address and credentials of a Redis; an empty password or user means none. A repr does not show the password."""
+    """Address and credentials of a Redis; an empty password or user means none. A repr does not show the password.
+
+    `socket` is the path of its Unix socket, for processes that see that file; "" where it has none.
+    """
 
     host: str
     port: int
@@ -15,3 +18,4 @@ class RedisAddress:
     user: str = ""
     db: int = 0
     tls: bool = False
+    socket: str = field(default="", metadata={"may_miss": True})  # connection files of former versions have none

@@ -63,7 +63,7 @@ def named_errors(error: type[SparkStormError], root: str = "", prefix: str = "")
 def read_as(kind: type[T], value: object, needs_all: bool = False) -> T:
     """Return the value as the hint says; UnfitValueError for the first part that does not fit.
 
-    With `needs_all` a field must be there although it has a default.
+    With `needs_all` a field must be there although it has a default, unless its metadata say `may_miss`.
     """
     return cast(T, reader_of(cast(Hashable, kind), needs_all)(value))
 
@@ -161,7 +161,11 @@ def _record_reader(kind: type, needs_all: bool) -> Reader:
     hints = typing.get_type_hints(kind, include_extras=True)
     fields = {field.metadata.get("key", field.name): field for field in dataclasses.fields(kind)}
     readers = {key: reader_of(hints[field.name], needs_all) for key, field in fields.items()}
-    required = [key for key, each in fields.items() if needs_all or each.default is each.default_factory is dataclasses.MISSING]
+    required = [
+        key
+        for key, each in fields.items()
+        if (needs_all and not each.metadata.get("may_miss")) or each.default is each.default_factory is dataclasses.MISSING
+    ]
 
     def read(value: object) -> object:
         if not isinstance(value, dict):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,6 +41,7 @@ from sparkstorm.testing.simulation import Simulation
 from sparkstorm.transport.local import LocalReader, LocalSeeding
 from sparkstorm.worker.progress import TaskCounts
 from sparkstorm.worker.tasks.savepoints import Source
+from sparkstorm.worker.tasks.states import sow
 
 _FIRST_PORT = 6700
 _QUIET_MS = 20  # longer than a spout's longest pause: a component that is silent for so long has nothing to do
@@ -180,7 +182,7 @@ class LocalCluster:
             seeds = Seeds.of(read_checkpoint(from_checkpoint), topology)
             topology, own_conf[FROM_CHECKPOINT] = seeds.topology, str(from_checkpoint)
         self._submitted.append(topology)
-        seed = None if seeds is None else lambda topology_id, components: self._sow(seeds, topology_id, components)
+        seed = None if seeds is None else partial(self._sow, seeds, own_conf)
         topology_id = self.service.submit(name, topology, own_conf, pack_topology(topology), seed=seed)
         data = self.data_plane.of(topology_id)
         self._settle(topology_id)
@@ -189,9 +191,9 @@ class LocalCluster:
             raise data.failure
         return topology_id
 
-    def _sow(self, seeds: Seeds, topology_id: str, component_by_task: Mapping[int, str]) -> None:
-        for task, entries in seeds.journals(component_by_task):
-            LocalSeeding(self.data_plane.of(topology_id).store).sow(task, entries)
+    def _sow(self, seeds: Seeds, own_conf: Mapping[str, Any], topology_id: str, component_by_task: Mapping[int, str]) -> None:
+        conf = {**self.conf, **own_conf}
+        sow(seeds, LocalSeeding(self.data_plane.of(topology_id).store), conf, component_by_task)
 
     def kill(self, name: str | None = None, wait_secs: float | None = None) -> None:
         """End a topology as Storm does: spouts rest, the message timeout passes, workers stop, its data go."""

@@ -5,6 +5,7 @@ Connections here never retry by themselves (redis-py would double commits), and 
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 import hiredis
 import redis
 from redis.backoff import NoBackoff
-from redis.connection import Connection
+from redis.connection import Connection, UnixDomainSocketConnection
 from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, TryAgainError
 from redis.retry import Retry
 
@@ -42,17 +43,17 @@ class AccessRefusedError(StoreUnavailableError):
 
 
 def open_connection(address: RedisAddress, timeout_s: float = 10.0) -> Connection:
-    """A raw connection that never retries; StoreUnavailableError says what to check."""
-    kind = redis.SSLConnection if address.tls else Connection
-    make: Any = kind  # redis-py leaves its constructors untyped
+    """A raw connection that never retries, by the Unix socket where its file is seen; StoreUnavailableError says what to check."""
+    make: Any = redis.SSLConnection if address.tls else Connection  # redis-py leaves its constructors untyped
+    place: dict[str, Any] = {"host": address.host, "port": address.port, "socket_connect_timeout": timeout_s}
+    if address.socket and os.path.exists(address.socket):
+        make, place = UnixDomainSocketConnection, {"path": address.socket}
     connection: Connection = make(
-        host=address.host,
-        port=address.port,
+        **place,
         password=address.password or None,
         username=address.user or None,
         db=address.db,
         socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
         retry=Retry(NoBackoff(), 0),
         protocol=2,
         health_check_interval=0,

@@ -7,11 +7,13 @@ task of the topology was ever claimed, or it has ended, nothing is sown any more
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from sparkstorm.errors import FencedError
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.transport.connection import Link, Script
 from sparkstorm.transport.redis import Keys
+from sparkstorm.transport.state_base import RANGES, range_of
 
 _BYTES_AT_ONCE = 4 << 20
 
@@ -37,10 +39,25 @@ class RedisSeeding:
         self._write(task, "more", waiting)
         self._write(task, "end", ())
 
-    def _write(self, task: int, what: str, entries: Sequence[bytes]) -> None:
+    def clear_base(self, task: int) -> None:
+        """Empty the base of a task's lazy state; nothing happens to that of a task that has its journal, here and below."""
+        self._write(task, "clear", [b"%d" % RANGES])
+
+    def add_base(self, task: int, pairs: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Write packed keys and values, some thousand at the most."""
+        self._write(
+            task, "base", [word for key, value in pairs if value is not None for word in (b"%d" % range_of(key), key, value)]
+        )
+
+    def base_size(self, task: int) -> int:
+        """Return the number of keys."""
+        return int(self._write(task, "size", [b"%d" % RANGES])[1])
+
+    def _write(self, task: int, what: str, entries: Sequence[bytes]) -> Any:
         answer = self._script.run(self._keys.prefix, lambda: [task, what, *entries])
         if answer[0] != b"OK":
             raise FencedError(f"{self._topology_id} has run or ended already: what its tasks have is newer than any checkpoint")
+        return answer
 
     def close(self) -> None:
         """Let go of the connection."""

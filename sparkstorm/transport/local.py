@@ -371,9 +371,26 @@ class LocalSeeding:
 
     def sow(self, task: int, entries: Iterable[bytes]) -> None:
         """Give a task its journal."""
+        self._unclaimed(task).journal = list(entries)
+
+    def clear_base(self, task: int) -> None:
+        """Empty the base of a task that has no journal yet."""
+        if not (keys := self._unclaimed(task)).journal:
+            keys.base.clear()
+
+    def add_base(self, task: int, pairs: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Write packed keys and values of a task that has no journal yet."""
+        if not (keys := self._unclaimed(task)).journal:
+            keys.base.update((key, value) for key, value in pairs if value is not None)
+
+    def base_size(self, task: int) -> int:
+        """Return the number of keys."""
+        return len(self._unclaimed(task).base)
+
+    def _unclaimed(self, task: int) -> _TaskKeys:
         if self._store.has_ended or any(keys.fence for keys in self._store.task_keys.values()):
             raise FencedError("the topology has run or ended already: what its tasks have is newer than any checkpoint")
-        self._store.task(task).journal = list(entries)
+        return self._store.task(task)
 
 
 def _record(keys: _TaskKeys) -> TaskRecord:

@@ -69,7 +69,7 @@ def test_a_second_driver_is_refused_at_once_with_the_root_the_process_and_the_me
     began = time.monotonic()
     with pytest.raises(RootInUseError) as refused:
         make()[0].come()
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 15, "it does not wait for the session's end"
     for part in (store.address, f"driver process {os.getpid()} on host {os.uname().nodename}", "set storm.zookeeper.root to"):
         assert part in str(refused.value)
     assert holder(store) == first.me

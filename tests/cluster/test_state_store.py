@@ -16,7 +16,7 @@ from sparkstorm.embedded import ZooKeeperServer
 from sparkstorm.errors import StateConflictError, StoreUnavailableError
 from tests.waiting import wait_until
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class LocalBench:

@@ -20,7 +20,7 @@ from sparkstorm.transport.reader import RedisReader
 from sparkstorm.transport.redis import RedisTransport
 from tests.waiting import wait_until
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 _numbers = count(1)
 
 
@@ -95,7 +95,7 @@ class RedisBench:
 
     @property
     def _direct(self) -> RedisAddress:
-        return RedisAddress(self.server.host, self.server.port, self.server.password)
+        return self.server.address
 
     def open(self) -> RedisTransport:
         made = RedisTransport(self.address, self.topology, self.patience_s)

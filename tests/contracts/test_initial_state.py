@@ -55,6 +55,30 @@ def test_one_that_breaks_off_is_not_there_and_leaves_nothing_to_the_next(bench: 
     assert journal(bench, 3) == [b"whole"]
 
 
+def test_a_base_is_written_before_its_journal_and_not_changed_after_it(bench: Bench, seeding: Seeding) -> None:
+    def base() -> dict[bytes, bytes]:
+        return dict(pair for part in bench.reader().scan_state(3) for pair in part)
+
+    for last in (b"old", b"k7"):  # the first breaks off
+        seeding.clear_base(3)
+        seeding.add_base(3, [(b"k%d" % n, b"v%d" % n) for n in range(7)])
+        seeding.add_base(3, [(last, b"last"), (b"k0", b"v0")])
+    whole = {b"k%d" % n: b"v%d" % n for n in range(7)} | {b"k7": b"last"}
+    assert base() == whole and seeding.base_size(3) == 8
+    seeding.sow(3, [b"journal"])
+    seeding.clear_base(3)
+    seeding.add_base(3, [(b"k0", b"other")])
+    assert base() == whole and seeding.base_size(3) == 8, "the same again changes nothing"
+    bench.open().claim("worker", {4: 1})
+    with pytest.raises(FencedError, match="newer than any checkpoint"):
+        seeding.clear_base(3)
+    with pytest.raises(FencedError, match="newer than any checkpoint"):
+        seeding.add_base(3, [(b"k0", b"")])
+    assert base() == whole
+    bench.reader().delete()
+    assert base() == {}
+
+
 def test_nothing_is_sown_once_any_task_was_claimed(bench: Bench, seeding: Seeding) -> None:
     seeding.sow(3, [b"before"])
     claim = bench.open().claim("worker", {4: 1})

@@ -37,6 +37,15 @@ def test_a_saved_connection_is_loaded_unchanged_and_only_its_owner_may_read_it(t
     assert os.listdir(path.parent) == ["connection.json"]
 
 
+def test_a_file_of_a_version_without_unix_sockets_is_read(tmp_path: Path) -> None:
+    path, connection = tmp_path / "connection.json", a_connection()
+    save_connection(path, connection)
+    fields = json.loads(path.read_text())
+    del fields["redis"]["socket"]
+    path.write_text(json.dumps(fields))
+    assert load_connection(path) == connection
+
+
 def test_saving_again_replaces_a_file_that_others_could_read(tmp_path: Path) -> None:
     path, connection = tmp_path / "connection.json", a_connection()
     path.write_text("{}")

@@ -6,7 +6,9 @@ import os
 import socket
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -17,6 +19,8 @@ from sparkstorm.embedded import RedisServer, check_redis_settings, start_redis
 from sparkstorm.embedded.process import free_port
 from sparkstorm.embedded.redis import find_redis_binary
 from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
+from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.transport.connection import AccessRefusedError, open_connection
 from tests.embedded.waiting import is_running
 from tests.waiting import wait_for_aof
 
@@ -25,6 +29,13 @@ pytestmark = pytest.mark.system
 
 def client_of(host: str, port: int, password: str | None = None) -> redis.Redis:
     return redis.Redis(host=host, port=port, password=password, retry=Retry(NoBackoff(), 0), socket_timeout=5)
+
+
+def family_of(address: RedisAddress) -> int:
+    connection: Any = open_connection(address)
+    family: int = connection._sock.family
+    connection.disconnect()
+    return family
 
 
 def a_program(path: Path, text: str) -> Path:
@@ -56,9 +67,35 @@ def test_the_embedded_redis_passes_the_check_for_users_servers(redis_server: Red
     with redis_server.client() as client:
         check_redis_settings(client)
         assert client.info("persistence")["aof_enabled"] == 1
-        assert client.config_get("auto-aof-rewrite-min-size") == {"auto-aof-rewrite-min-size": str(512 << 20)}
+        assert client.config_get("auto-aof-rewrite-min-size") == {"auto-aof-rewrite-min-size": str(1024 << 20)}
     tether = Path(f"/proc/{redis_server.pid}/stat").read_text().rpartition(")")[2].split()[1]  # Redis writes its title over its own
     assert "MALLOC_TRIM_THRESHOLD_=" in Path(f"/proc/{tether}/environ").read_text()
+
+
+def test_its_unix_socket_is_used_and_tcp_where_there_is_none(own_redis: RedisServer) -> None:
+    address = own_redis.address
+    path = Path(address.socket)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert family_of(address) == socket.AF_UNIX
+    with pytest.raises(AccessRefusedError):
+        open_connection(replace(address, password="wrong"))
+    own_redis.kill()
+    with pytest.raises(StoreUnavailableError):  # its file is still there
+        open_connection(address)
+    own_redis.restart()
+    assert family_of(address) == socket.AF_UNIX
+    path.unlink()
+    assert own_redis.address.socket == ""
+    assert family_of(address) == socket.AF_INET
+
+
+def test_a_folder_whose_path_is_too_long_for_a_unix_socket_has_none(tmp_path: Path) -> None:
+    server = start_redis(tmp_path / ("long" * 30), password="x")
+    try:
+        assert server.address.socket == ""
+        assert server.answers(5)
+    finally:
+        server.stop()
 
 
 def test_what_was_written_is_there_after_a_stop_and_after_a_kill(own_redis: RedisServer) -> None:

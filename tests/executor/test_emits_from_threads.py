@@ -57,7 +57,7 @@ def test_an_input_whose_thread_is_cancelled_fails_and_the_thread_goes_on() -> No
         cluster.submit(chain(spout, Cancelled()), {"topology.max.retries": 1})
         for value in ("a", "bad", "b"):
             spout.feed([value], message_id=value)
-        cluster.run_until(lambda: len(spout.acked) == 2 and bool(spout.failed), timeout_secs=5)
+        cluster.run_until(lambda: len(spout.acked) == 2 and bool(spout.failed))
         assert (sorted(spout.acked), spout.failed) == (["a", "b"], ["bad"])
 
 
@@ -90,7 +90,7 @@ def test_a_grouping_that_raises_for_a_threads_emission_fails_the_input_and_kills
     with LocalCluster(thread_patience_secs=1) as cluster:
         cluster.submit(builder.build(), {"topology.max.retries": 1, "topology.delivery.guarantee": "exactly-once"})
         spout.feed([1])
-        cluster.run_until(lambda: bool(spout.failed), timeout_secs=5)
+        cluster.run_until(lambda: bool(spout.failed))
         assert not any(worker.deaths for worker in cluster.topology().workers)
         assert "task 4711" in cluster.dead_letters[0].reason
 
@@ -107,7 +107,7 @@ def test_what_another_thread_emits_for_an_open_input_leaves_with_its_ack() -> No
         def _answer(self, tup: Tuple) -> None:
             self.collector.emit((tup[0],), tup)
             has_emitted.value.set()
-            may_ack.value.wait(10)
+            may_ack.value.wait(60)
             self.collector.ack(tup)
 
     spout, capture = FeederSpout(), CaptureBolt()
@@ -159,7 +159,7 @@ def test_an_ack_from_a_third_thread_does_not_wait_for_what_the_bolts_own_thread_
             threading.Thread(target=self._ack, args=(tup,)).start()
 
         def _ack(self, tup: Tuple) -> None:
-            has_returned.value.wait(10)
+            has_returned.value.wait(60)
             self.collector.ack(tup)
 
     spout = FeederSpout()
@@ -168,4 +168,4 @@ def test_an_ack_from_a_third_thread_does_not_wait_for_what_the_bolts_own_thread_
         spout.feed(["a"], message_id="a")
         cluster.advance(seconds=1)
         has_returned.value.set()
-        cluster.run_until(lambda: bool(spout.acked), timeout_secs=5)
+        cluster.run_until(lambda: bool(spout.acked))

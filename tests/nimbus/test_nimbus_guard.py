@@ -25,7 +25,7 @@ class Sticky:
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
         if self.sticks:
-            self.release.wait(30)
+            self.release.wait(60)
         self._good.schedule(topologies, cluster)
 
 

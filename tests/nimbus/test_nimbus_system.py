@@ -22,7 +22,7 @@ from sparkstorm.scheduling.default import DefaultScheduler
 from tests.nimbus.nimbus_bench import CODE, KEY, wordcount
 
 pytestmark = pytest.mark.system
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 class Cluster:

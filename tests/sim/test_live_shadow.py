@@ -272,7 +272,7 @@ class Slow:
         self.rows = 0
 
     def take(self, beginning: Beginning | None, calls: Iterable[Call], now_ms: int) -> None:
-        assert self.may_go.wait(30)
+        assert self.may_go.wait(60)
         self.lost += [beginning.lost] if beginning is not None else []
         self.rows += sum(len(call.values) for call in calls)
 

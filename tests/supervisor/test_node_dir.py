@@ -42,7 +42,7 @@ def test_a_claim_dies_with_its_process(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from sparkstorm.supervisor.node_dir import NodeDir\n"
         f"claim = NodeDir(Path({str(tmp_path)!r}), 'n1').try_claim(6700); print(claim is not None, flush=True)\n"
-        "time.sleep(60)"
+        "time.sleep(600)"
     )
     root = Path(__file__).parents[2]
     holder = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=root)
@@ -52,7 +52,7 @@ def test_a_claim_dies_with_its_process(tmp_path: Path) -> None:
     finally:
         holder.kill()
         holder.communicate()
-    wait_until(lambda: NodeDir(tmp_path, "n1").try_claim(6700) is not None, "free port", 5)
+    wait_until(lambda: NodeDir(tmp_path, "n1").try_claim(6700) is not None, "free port", 30)
 
 
 def test_a_node_name_never_leads_out_of_the_folder(tmp_path: Path) -> None:

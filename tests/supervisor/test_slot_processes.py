@@ -23,7 +23,7 @@ from sparkstorm.supervisor.node_dir import NodeDir
 from sparkstorm.supervisor.supervisor import read_local_assignments
 from tests.supervisor.local_slots import LocalSlots
 from tests.supervisor.slot_bench import TOYS, SlotBench, is_gone
-from tests.waiting import wait_until
+from tests.waiting import assert_once_within, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -134,23 +134,32 @@ def test_a_leak_is_shown_before_the_worker_is_restarted_at_its_limit(bench: Slot
 def test_a_killed_worker_is_replaced_in_well_under_a_second(bench: SlotBench, start: Start) -> None:
     bench.submit("words-1", [FIRST])
     start()
-    first = bench.wait_running("words-1", FIRST)
-    os.kill(first.pid, signal.SIGKILL)
-    began = time.monotonic()
-    second = bench.wait_running("words-1", FIRST, first.pid)
-    assert time.monotonic() - began < max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-    assert second.launch > first.launch
+
+    def replaced() -> float:
+        first = bench.wait_running("words-1", FIRST)
+        os.kill(first.pid, signal.SIGKILL)
+        began = time.monotonic()
+        second = bench.wait_running("words-1", FIRST, first.pid)
+        assert second.launch > first.launch
+        return time.monotonic() - began
+
+    assert_once_within(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), replaced)
 
 
 def test_a_worker_dies_with_its_slot_and_the_next_slot_takes_the_same_port(bench: SlotBench, start: Start) -> None:
     bench.submit("words-1", [FIRST])
     slots = start()
-    first = bench.wait_running("words-1", FIRST)
-    (slot_pid,) = slots.pids()
-    os.kill(slot_pid, signal.SIGKILL)
-    assert wait_until(lambda: is_gone(first.pid), "end of the worker") < 1.0
-    second = bench.wait_running("words-1", FIRST, first.pid)
-    assert second.launch > first.launch
+
+    def ended() -> float:
+        first = bench.wait_running("words-1", FIRST)
+        (slot_pid,) = slots.pids()
+        os.kill(slot_pid, signal.SIGKILL)
+        taken = wait_until(lambda: is_gone(first.pid), "end of the worker")
+        second = bench.wait_running("words-1", FIRST, first.pid)
+        assert second.launch > first.launch
+        return taken
+
+    assert_once_within(1.0, ended)
 
 
 def test_a_worker_that_hangs_dies_with_its_slot_too(bench: SlotBench, start: Start) -> None:

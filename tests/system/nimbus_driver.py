@@ -1,10 +1,10 @@
-"""A Spark driver for tests of Nimbus: it counts the words of a folder and executes the commands on its input.
+"""A Spark driver for tests of Nimbus: it counts the words of a folder, again and again, and executes the commands on its input.
 
 Run as `python -m tests.system.nimbus_driver CONF.json FOLDER`. A topology that runs already is taken up, else one is
-submitted. Each command is answered by one line: `wait N` (until N bytes are done), `rebalance WORKERS SPLIT COUNT
+submitted. Each command is answered by one line: `wait N` (until N more lines are acked), `rebalance WORKERS SPLIT COUNT
 SECS`, `stop` and `restart` (Nimbus), `deploy`, `restart_in_deploy` and `doom` (Nimbus is restarted, or the process
 kills itself, as soon as the next deploy has killed the old topology), `show`,
-`finish` (waits for the end, then writes counts.json into the folder's parent).
+`finish` (lets the source end, waits for it, then writes counts.json into the folder's parent).
 """
 
 import json
@@ -16,42 +16,27 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import TopologyBuilder
 from sparkstorm.app.cluster import Cluster
 from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.config import merge
-from sparkstorm.connectors import FileLines, find_files
+from sparkstorm.connectors import find_files
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology
+from sparkstorm.testing.system.gated_count import Count, GatedLines, Split
 
 NAME = "words"
-LIMIT_S = 150.0
+LIMIT_S = 400.0
 
 
-class Split(BasicBolt):
-    """One line in, its words out."""
-
-    outputs = ("word",)
-
-    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        """Emit every word."""
-        for word in tup.values[0].split():
-            collector.emit((word,))
-
-
-class Count(StatefulBolt):
-    """Counts words."""
-
-    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        """Count one word."""
-        word = tup.values[0]
-        self.state.put(word, self.state.get(word, 0) + 1)
+def gate_of(folder: Path) -> Path:
+    return folder.parent / "gate"
 
 
 def build(folder: Path) -> Topology:
     """Two spouts, four tasks of each bolt."""
     builder = TopologyBuilder()
-    builder.set_spout("lines", FileLines(find_files([str(folder)], "*")), parallelism=2)
+    builder.set_spout("lines", GatedLines(find_files([str(folder)], "*"), str(gate_of(folder))), parallelism=2)
     builder.set_bolt("split", Split(), parallelism=2, num_tasks=4).local_or_shuffle_grouping("lines")
     builder.set_bolt("count", Count(), parallelism=2, num_tasks=4).fields_grouping("split", "word")
     return builder.build()
@@ -82,9 +67,10 @@ class Driver:
         }
         return commands[word](*arguments)
 
-    def wait(self, done: str) -> int:
-        self._until(lambda: self._handle.progress().done >= int(done))
-        return self._handle.progress().done
+    def wait(self, lines: str) -> int:
+        before = self._handle.progress().acked
+        self._until(lambda: self._handle.progress().acked >= before + int(lines))
+        return self._handle.progress().acked
 
     def _until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + LIMIT_S
@@ -127,10 +113,11 @@ class Driver:
             "status": str(self._handle.status()),
             "workers": len(set(slots.values())),
             "executors": len(slots),
-            "done": self._handle.progress().done,
+            "acked": self._handle.progress().acked,
         }
 
     def finish(self) -> str:
+        gate_of(self._folder).touch()
         self._until(lambda: self._handle.progress().is_drained)
         counts = dict(self._handle.key_values("count"))
         (self._folder.parent / "counts.json").write_text(json.dumps(counts), encoding="utf-8")

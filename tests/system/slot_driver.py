@@ -21,6 +21,7 @@ from sparkstorm.supervisor.slot_main import main_by_ticket
 
 
 def run(master: str, count: int, spec_file: Path, wait_ms: int = EXECUTOR_WAIT_MS) -> int:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
     spec = SlotSpec.from_json(spec_file.read_bytes())
     SparkContext._ensure_initialized()  # reads spark-defaults.conf
     conf = SparkConf().setMaster(master).setAppName("slots").set("spark.ui.enabled", "false")

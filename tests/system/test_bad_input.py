@@ -252,7 +252,7 @@ def job(tmp_path: Path) -> Iterator[Callable[..., MainJob]]:
 
 def test_fewer_cores_than_slots_end_the_run_with_the_number_that_is_needed(job: Callable[..., MainJob]) -> None:
     run = job("local[1]")
-    assert run.wait(90) == FAILED
+    assert run.wait() == FAILED
     assert "2 worker slots need 2 Spark cores, but local[1] offers 1" in run.said()
     assert "Traceback" not in run.said()
 
@@ -260,6 +260,6 @@ def test_fewer_cores_than_slots_end_the_run_with_the_number_that_is_needed(job: 
 def test_a_redis_that_does_not_answer_ends_the_run_with_its_address(job: Callable[..., MainJob]) -> None:
     port = free_port()
     run = job("local[3]", sparkstorm_redis_url=f"redis://127.0.0.1:{port}")
-    assert run.wait(90) == FAILED
+    assert run.wait() == FAILED
     assert f"Store unavailable: Redis at 127.0.0.1:{port} cannot be used" in run.said()
     assert "Traceback" not in run.said()

@@ -6,6 +6,7 @@ killed in the middle of an upgrade.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.client import connect
+from sparkstorm.client import TopologyHandle, connect
+from sparkstorm.errors import RecordingError
 from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.replay.stepping.recorded import recorded
 from sparkstorm.testing.system.processes import parent_of
 from tests.system.test_standing_cluster import LINES, Terminals, versions_of_exact_counts
 
@@ -98,14 +101,43 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
     finally:
         if made.process.poll() is None:
             made.process.terminate()
-            made.process.wait(60)
+            made.process.wait(240)
 
 
 def shadowed(terminals: Terminals, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a verb of upgrades in a Python with pyspark: that is where the replay's steps are."""
     environment = {**os.environ, "SPARKSTORM_CLUSTER": str(terminals.connection)}
     command = [sys.executable, "-m", "sparkstorm.cli", "upgrade", *arguments]
-    return subprocess.run(command, cwd=terminals.folder, env=environment, capture_output=True, text=True, timeout=180, check=False)
+    return subprocess.run(command, cwd=terminals.folder, env=environment, capture_output=True, text=True, timeout=400, check=False)
+
+
+def recording_of(terminals: Terminals, least: int) -> Path:
+    """Wait until a task has recorded so many tuples and return its folder."""
+    found: list[Path] = []
+
+    def is_long() -> bool:
+        for folder in sorted((terminals.folder / "recordings").rglob("task-*")):
+            with contextlib.suppress(RecordingError, FileNotFoundError):  # nothing there yet, or a segment that is packed now
+                if sum(len(part.tuples) for part in recorded(folder)) >= least:
+                    found.append(folder)
+                    return True
+        return False
+
+    terminals.wait(is_long, "a recording")
+    return found[0]
+
+
+def processes(terminals: Terminals, handle: TopologyHandle) -> dict[WorkerSlot, int]:
+    """Wait for the heartbeats of all workers and return their process ids."""
+    found: dict[WorkerSlot, int] = {}
+
+    def all_beat() -> bool:
+        found.clear()
+        found.update((WorkerSlot(each.node, each.port), each.pid) for each in handle.beats() if each.pid)
+        return found.keys() >= set(handle.slots())
+
+    terminals.wait(all_beat, "all heartbeats")
+    return found
 
 
 def test_three_batches_a_rollback_by_hand_and_one_by_itself(terminals: Terminals) -> None:
@@ -121,7 +153,7 @@ def test_three_batches_a_rollback_by_hand_and_one_by_itself(terminals: Terminals
             terminals.wait(lambda: handle.progress().acked > before + 200, "more work")
 
         works()
-        (recording, *_) = sorted((terminals.folder / "recordings").rglob("task-*"))
+        recording = recording_of(terminals, 300)
         odd = shadowed(terminals, "start", "odd.yaml", "--num", "1", "--shadow", str(recording), "--tuples", "200")
         assert odd.returncode == 1 and "tuples come out differently with the new code; first split#" in odd.stderr, odd
         assert handle.status() == "ACTIVE"
@@ -141,8 +173,7 @@ def test_three_batches_a_rollback_by_hand_and_one_by_itself(terminals: Terminals
         assert (first["status"], len(first["upgraded"]), len(first["remaining"])) == ("UPGRADING", 1, 3), first
         works()
         upgraded = WorkerSlot.parse(first["upgraded"][0])
-        (beat,) = [each for each in handle.beats() if (each.node, each.port) == tuple(upgraded)]
-        os.kill(beat.pid, signal.SIGKILL)  # it comes back with the new code
+        os.kill(processes(terminals, handle)[upgraded], signal.SIGKILL)  # it comes back with the new code
         second = terminals.json("upgrade", "continue", "words", "--num", "2")
         assert set(first["upgraded"]) < set(second["upgraded"]) and len(second["remaining"]) == 1, second
         status, _, err = run("upgrade", "start", "two.yaml", "--num", "1")
@@ -194,10 +225,7 @@ def deaths_in_an_upgrade(terminals: Terminals) -> None:
             terminals.wait(lambda: handle.progress().acked > before + 200, "more work")
 
         def slot_processes() -> dict[WorkerSlot, int]:  # read before an upgrade: a worker that is being replaced has no heartbeat
-            terminals.wait(
-                lambda: {(each.node, each.port) for each in handle.beats()} >= set(map(tuple, handle.slots())), "all heartbeats"
-            )
-            return {WorkerSlot(each.node, each.port): parent_of(each.pid) for each in handle.beats()}
+            return {slot: parent_of(pid) for slot, pid in processes(terminals, handle).items()}
 
         def rests_with(number: int) -> bool:
             found = handle.upgrade.status()
@@ -210,15 +238,22 @@ def deaths_in_an_upgrade(terminals: Terminals) -> None:
         os.kill(slots[master], signal.SIGKILL)
         terminals.wait(lambda: rests_with(1), "the first batch after the death of the topology master's slot")
         works()
-        slots = slot_processes()
+        slots, first = slot_processes(), set(handle.upgrade.status().upgraded)
+        batch: set[WorkerSlot] = set()
+
+        def has_begun() -> bool:
+            found = handle.upgrade.status()
+            batch.update({*found.upgrading, *found.upgraded} - first)
+            return bool(batch)
+
         assert terminals.run("upgrade", "continue", "mastered", "--num", "1", "--no-wait")[0] == 0
-        terminals.wait(lambda: handle.upgrade.status().upgrading, "the second batch")
-        os.kill(slots[handle.upgrade.status().upgrading[0]], signal.SIGKILL)
+        terminals.wait(has_begun, "the second batch")
+        os.kill(slots[batch.pop()], signal.SIGKILL)
         terminals.wait(lambda: rests_with(2), "the second batch after the death of its slot")
         works()
         assert terminals.run("upgrade", "continue", "mastered", "--num", "9", "--no-wait")[0] == 0
         terminals.process.kill()
-        terminals.process.wait(60)
+        terminals.process.wait(240)
     times = terminals.output.read_text().count("Ctrl-C stops the cluster")
     terminals.start_cluster()
     terminals.wait(lambda: terminals.output.read_text().count("Ctrl-C stops the cluster") > times, "the next driver")

@@ -23,7 +23,7 @@ from tests.client.bare import ended, sparkstorm
 from tests.system.test_standing_cluster import JOB, LINES, WORDS, versions_of_exact_counts
 
 pytestmark = pytest.mark.system
-LIMIT_S = 150.0
+LIMIT_S = 400.0
 SESSION_MS = 10_000  # a stopped leader keeps its office while clients start
 
 
@@ -100,7 +100,7 @@ class Drivers:
     def kill(self, name: str) -> float:
         """Kill a driver; the time of it."""
         self.processes[name].send_signal(signal.SIGKILL)
-        self.processes[name].wait(30)
+        self.processes[name].wait(240)
         return time.monotonic()
 
     def stop_all(self) -> None:
@@ -108,7 +108,7 @@ class Drivers:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
         for process in self.processes.values():
-            process.wait(60)
+            process.wait(240)
         self.zookeeper.stop()
         self.redis.stop()
 
@@ -144,7 +144,7 @@ SUBMIT = Asked("submit", ("submit", "gamma.yaml", "--detach"), lambda cluster: l
 DEACTIVATE = Asked("deactivate", ("deactivate", "alpha"), has_status("alpha", "INACTIVE"))
 REBALANCE = Asked(
     "rebalance",
-    ("rebalance", "beta", "--workers", "2", "--wait", "2", "--yes"),
+    ("rebalance", "beta", "--workers", "2", "--wait", "8", "--yes"),
     lambda cluster: len(cluster.topology("beta").slots()) == 2,
 )
 UPDATE = Asked("update", ("update", "beta-new.yaml"), has_status("beta", "ACTIVE"))
@@ -173,13 +173,16 @@ def take_over(drivers: Drivers, cluster: ClusterClient, dies: str, asked: tuple[
     """Kill the leading driver in the middle of requests, wait until the spare has ended them and works; return the times."""
     leader, process, is_alone = cluster.leader(), drivers.processes[dies], len(asked) == 1
     assert leader and leader.driver and leader.driver.pid == process.pid
-    if not is_alone:
-        process.send_signal(signal.SIGSTOP)
+    if not is_alone:  # both: else the spare leads as soon as the leader's session ends, however late the clients are
+        for each_driver in drivers.processes.values():
+            each_driver.send_signal(signal.SIGSTOP)
     begun = [sparkstorm(*each.arguments, folder=drivers.folder, cluster=drivers.connection) for each in asked]
     wanted = [OutcomeState.ACCEPTED] if is_alone else ["written"] * len(asked)
     drivers.wait(lambda: [state for _, state in open_requests(cluster)] == wanted, f"{asked}", 0.002)
     killed = drivers.kill(dies)
     assert len(open_requests(cluster)) == len(asked), "a request was over before the leader died"
+    for name in drivers.processes.keys() - {dies}:
+        drivers.processes[name].send_signal(signal.SIGCONT)
     drivers.wait(lambda: (now := cluster.leader()) and now.owner != leader.owner, "another leader")
     led_s, times = time.monotonic() - killed, []
     for each, process_of_client in zip(asked, begun, strict=True):
@@ -213,7 +216,7 @@ def test_a_spare_ends_each_kind_of_request_in_whose_middle_the_leader_was_killed
         print("\n" + "\n".join(times))
         beta = cluster.topology("beta")
         own = {"node-1@2", "node-2@2"} if leads == "two" else {"node-1", "node-2"}
-        assert homes(alpha) | homes(beta) <= own
+        drivers.wait(lambda: homes(alpha) | homes(beta) <= own, "all workers on the last driver's nodes")
         for handle in (alpha, beta):
             (drivers.folder / f"gate-{handle.name}").touch()
             drivers.run("follow", handle.name)

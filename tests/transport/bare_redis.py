@@ -20,7 +20,7 @@ from sparkstorm.embedded.process import free_port
 from sparkstorm.embedded.redis import bundled_redis
 from sparkstorm.model.redis_address import RedisAddress
 
-_LIMIT_S = 20
+_LIMIT_S = 60
 
 
 def binaries() -> dict[str, str]:

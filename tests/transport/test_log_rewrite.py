@@ -91,7 +91,7 @@ def test_everybody_waits_for_one_rewrite_that_is_under_way(start: Start) -> None
     wait_until(lambda: persistence(server)["aof_rewrite_in_progress"], "a rewrite")
     assert server.client.get("key") is None
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert persistence(server)["aof_last_bgrewrite_status"] == "ok"
     assert rewrites(server) == 1
 

@@ -24,7 +24,7 @@ class Waits(StatefulBolt):
     outputs = ("n",)
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        assert ARRIVED.wait(10)
+        assert ARRIVED.wait(60)
         collector.emit((self.state.add(tup[0]),))
 
 
@@ -148,7 +148,7 @@ class Stands(Count):
     blocking = True
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        ARRIVED.wait(10)
+        ARRIVED.wait(60)
 
 
 def test_a_thread_that_stands_in_one_call_is_told_once_with_its_stack() -> None:
@@ -164,4 +164,4 @@ def test_a_thread_that_stands_in_one_call_is_told_once_with_its_stack() -> None:
         assert error.kind is FailureKind.HUNG and error.text.startswith(
             "hung: its thread has been inside one call for 5 s (test_executor"
         )
-        assert "in execute\n  ARRIVED.wait(10)" in error.traceback
+        assert "in execute\n  ARRIVED.wait(60)" in error.traceback

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.blobs.topology_code import pack_topology
+from sparkstorm.checkpoint.files import CheckpointWriter, read_checkpoint
+from sparkstorm.checkpoint.restore import Seeds
 from sparkstorm.client.state_frames import state_table
 from sparkstorm.errors import InvalidTopologyError, StoreUnavailableError, WorkerFailedError
 from sparkstorm.executor.lazy_state import LazyState
+from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.model.outline import outline_of
 from sparkstorm.model.topology import Topology
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.nimbus.validation import check_upgraded_outline
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.sim_transport import SimTransport
-from sparkstorm.transport.local import LocalReader
+from sparkstorm.transport.local import LocalReader, LocalSeeding, LocalStore
 from sparkstorm.worker.tasks.savepoints import Source
+from sparkstorm.worker.tasks.states import sow
 
 LAZY: dict[str, Any] = {"topology.state.backend": "lazy", "topology.state.cache.keys": 4}
 MEMORY: dict[str, Any] = {"topology.state.backend": "memory"}
@@ -81,10 +87,55 @@ def test_a_large_state_is_counted_over_kills_and_seen_from_outside(tmp_path: Pat
         cluster.kill("one", 0)
         for times, (name, conf) in enumerate((("two", MEMORY), ("three", LAZY)), 9):
             cluster.submit(counting(spout), conf, name, from_checkpoint=tmp_path / "saved")
+            keys = cluster.topology(name).store.task_keys.values()
+            assert sum(len(each.base) for each in keys) == (60 if conf is LAZY else 0), "a lazy state begins in its base"
             feed(spout)
             cluster.run_until_idle()
             assert cluster.state("count", name) == expected(times), "each goes on where the savepoint was taken"
             cluster.kill(name, 0)
+
+
+class Keyed(Count):
+    state_keyed_by_grouping = True
+
+
+def test_a_first_start_from_a_savepoint_holds_a_part_of_the_state_in_memory(tmp_path: Path) -> None:
+    class Sizes(LocalSeeding):
+        """Counts and forgets."""
+
+        def __init__(self) -> None:
+            super().__init__(LocalStore())
+            self.sizes, self.journals = dict.fromkeys((2, 3, 4), 0), dict[int, list[Any]]()
+
+        def add_base(self, task: int, pairs: Any) -> None:
+            assert len(pairs) <= 4096
+            self.sizes[task] += len(pairs)
+
+        def base_size(self, task: int) -> int:
+            return self.sizes[task]
+
+        def sow(self, task: int, entries: Any) -> None:
+            self.journals[task] = [Codec().unpack(entry) for entry in entries]
+
+    spout, keys = FeederSpout(["user", "day"]), 50_000
+    with CheckpointWriter(tmp_path / "saved", "one", {1: "spout", 2: "count", 3: "count"}) as writer:
+        writer.add("spout", "spout", [(1, "position", None, [0])])
+        rows = (((f"user-{n}", n), f"{n:0200}") for n in range(keys))
+        writer.add("count", "bolt", ((2 + stable_hash(key) % 2, "state", key, value) for key, value in rows))
+        writer.close()
+    component_by_task = {1: "spout", 2: "count", 3: "count", 4: "count"}
+    seeds = Seeds.of(read_checkpoint(tmp_path / "saved"), counting(spout, Keyed(), 3))
+    peaks = []
+    for conf in (LAZY, MEMORY):
+        seeding = Sizes()
+        tracemalloc.start()
+        sow(seeds, seeding, conf, component_by_task)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        if conf is LAZY:
+            assert sum(seeding.sizes.values()) == keys and min(seeding.sizes.values()) > keys // 4
+            assert seeding.journals[4] == [{"n": [seeding.sizes[4], 0]}]
+    assert peaks[0] < peaks[1] / 2, peaks
 
 
 def test_a_failed_input_takes_its_change_back_and_shows_the_keys_that_it_met() -> None:
@@ -166,6 +217,30 @@ def test_a_read_that_fails_ends_the_worker_and_fails_no_tuple() -> None:
         assert not cluster.dead_letters and not spout.failed
 
 
+def test_the_first_missing_key_of_a_block_brings_the_others() -> None:
+    class Counting(SimTransport):
+        reads: ClassVar[list[int]] = []
+
+        def read_state(self, task: int, keys: Any) -> list[bytes | None]:
+            Counting.reads.append(len(keys))
+            return super().read_state(task, keys)
+
+    def make(worker: InProcessWorker) -> Counting:
+        return Counting(worker.host.store, worker.clock, worker.host.arrivals)
+
+    spout = FeederSpout(["user", "day"])
+    with LocalCluster(make_transport=make) as cluster:
+        cluster.submit(counting(spout, tasks=1), {**LAZY, "topology.state.cache.keys": 1000})
+        for _ in range(2):
+            feed(spout)
+            cluster.run_until_idle()
+        known = len(Counting.reads)
+        for n in range(100):
+            spout.feed([f"new{n}", 1])
+        cluster.run_until_idle()
+        assert sum(Counting.reads[known:]) == 100 and len(Counting.reads) - known < 20, "also when the rows before missed none"
+
+
 def test_a_value_that_cannot_be_stored_fails_its_tuple_alone() -> None:
     class Bad(Count):
         def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
@@ -195,5 +270,5 @@ def test_a_bolt_may_be_grouped_by_values_that_are_no_keys_of_a_state() -> None:
             for _ in range(20):
                 spout.feed([user, 1])
             cluster.run_until_idle()
-        assert {slot.process.pid for slot in cluster.slots if slot.process} == workers, "a worker died"
+        assert {slot.process.pid for slot in cluster.slots if slot.process} == workers and not cluster.failures()
         assert sum(n for state in cluster.state_by_task("count").values() for n in state.values()) == 100

@@ -109,7 +109,7 @@ class Running:
 
     def stop(self) -> int:
         self.line.order(Stop())
-        self._thread.join(20)
+        self._thread.join(60)
         self.line.close()
         return self.code
 

@@ -50,7 +50,7 @@ def test_a_thread_that_blocks_stops_nobody_else_in_its_worker() -> None:
         blocking = True
 
         def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-            gate.value.wait(10)
+            gate.value.wait(60)
 
     spout, capture, builder = FeederSpout(), CaptureBolt(), TopologyBuilder()
     builder.set_spout("spout", spout)
@@ -73,7 +73,7 @@ def test_rows_that_wait_for_a_busy_thread_do_not_time_out() -> None:
         blocking = True
 
         def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-            gate.value.wait(10)
+            gate.value.wait(60)
 
     spout = FeederSpout()
     with LocalCluster(thread_patience_secs=0) as cluster:
@@ -168,7 +168,7 @@ def test_inputs_with_a_thread_survive_the_death_of_their_worker() -> None:
         blocking = True
 
         def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-            gate.value.wait(10)
+            gate.value.wait(60)
             done.value.append(tup[0])
 
     spout = FeederSpout()
@@ -359,7 +359,7 @@ def test_a_stopping_worker_waits_for_the_row_its_thread_is_at_and_no_other() -> 
         def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
             executed.append(tup[0])
             is_in_a_row.set()
-            may_end.wait(10)
+            may_end.wait(60)
 
         def cleanup(self) -> None:
             executed.append(-1)
@@ -378,10 +378,10 @@ def test_a_stopping_worker_waits_for_the_row_its_thread_is_at_and_no_other() -> 
     threaded.prepare({}, loop, loop)
     for n in range(MAX_QUEUED):
         threaded.execute(Tuple((n,), (), source))
-    assert is_in_a_row.wait(10)
+    assert is_in_a_row.wait(60)
     stopping = threading.Thread(target=threaded.cleanup)
     stopping.start()
     wait_until(lambda: threaded._queue.qsize() == 1, "the dropping of the rows that wait")
     may_end.set()
-    stopping.join(10)
+    stopping.join(60)
     assert executed == [0, -1]

@@ -43,7 +43,7 @@ class Watched:
         self.child.give(spec_of(self.log, **changes))
         return self
 
-    def wait_for(self, condition: Callable[[], object], what: str, seconds: float = 10) -> None:
+    def wait_for(self, condition: Callable[[], object], what: str, seconds: float = 60) -> None:
         deadline = time.monotonic() + seconds
         while True:
             self.reports += self.child.poll_reports()
@@ -57,7 +57,7 @@ class Watched:
         self.wait_for(lambda: Ready() in self.reports, "Ready")
         return self
 
-    def wait_exit(self, seconds: float = 10) -> int:
+    def wait_exit(self, seconds: float = 60) -> int:
         self.wait_for(lambda: self.child.poll_exit() is not None, "exit", seconds)
         self.reports += self.child.poll_reports()
         assert self.child.exit_code is not None
@@ -175,7 +175,7 @@ import time
 from pathlib import Path
 from sparkstorm.supervisor.worker_process import WorkerChild
 child = WorkerChild.fork("tests.supervisor.toy_workers:loop")
-until = time.monotonic() + 10
+until = time.monotonic() + 60
 while b"secret" in (shown := Path(f"/proc/{child.pid}/environ").read_bytes()) and time.monotonic() < until:
     time.sleep(0.01)
 print(b"secret" in shown, b"secret" in Path("/proc/self/environ").read_bytes())
@@ -303,10 +303,10 @@ def test_a_large_spec_does_not_block_the_slot(spawn: Spawn) -> None:
     os.kill(watched.child.pid, signal.SIGSTOP)  # it reads nothing until it goes on
     starting = threading.Thread(target=lambda: watched.start(conf={"pad": "x" * 3_000_000}))
     starting.start()
-    starting.join(30)
+    starting.join(60)
     is_blocked = starting.is_alive()
     os.kill(watched.child.pid, signal.SIGCONT)
-    starting.join(30)
+    starting.join(60)
     assert not is_blocked
     watched.wait_ready()
 

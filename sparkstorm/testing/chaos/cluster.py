@@ -48,7 +48,7 @@ class ChaosCluster:
         self.folder, self._master, self._guarantee = folder, master, guarantee
         self._open = ExitStack()
         self.has_own_disk = self._mount(folder / "redis")
-        self.redis = start_redis(folder / "redis", password="chaos")
+        self.redis = start_redis(folder / "redis", password="chaos", maxmemory_mb=512)  # its file fits into its disk
         self._open.callback(self.redis.stop)
         self.zookeeper = start_zookeeper(folder / "zookeeper", password="chaos", user="chaos")
         self._open.callback(self.zookeeper.stop)

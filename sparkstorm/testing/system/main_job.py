@@ -91,7 +91,7 @@ class MainJob:
         """The Python driver."""
         return next(pid for pid in self.below("run_topology.py") if pid != self.pid)
 
-    def wait(self, seconds: float = 120.0) -> int:
+    def wait(self, seconds: float = 300.0) -> int:
         """The run's exit status, with every process of it gone; AssertionError when it does not end in time."""
         assert self._process is not None
         deadline = time.monotonic() + seconds
@@ -100,13 +100,24 @@ class MainJob:
             if time.monotonic() > deadline:
                 raise AssertionError(f"the run did not end within {seconds} s; it said:\n{self.said()}")
             time.sleep(0.05)
-        self.wait_for(lambda: not self.tree(), "the end of every process", 15.0)
+        self.wait_for(lambda: not self.tree(), "the end of every process")
         return self._process.returncode
 
     def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
         """Send a signal."""
         self.tree()
         os.kill(pid, number)
+
+    def workers(self, sight: Sight, least: int = 1) -> list[WorkerBeat]:
+        """Wait until so many workers run and return their beats."""
+        found: list[WorkerBeat] = []
+
+        def are_up() -> bool:
+            found[:] = sight.workers()
+            return len(found) >= least
+
+        self.wait_for(are_up, f"{least} running workers")
+        return found
 
     def close(self) -> None:
         """End whatever still lives."""
@@ -123,7 +134,7 @@ class MainJob:
         """Return everything that all runs have printed."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
-    def wait_for(self, condition: Callable[[], object], what: str, seconds: float = 60.0) -> float:
+    def wait_for(self, condition: Callable[[], object], what: str, seconds: float = 180.0) -> float:
         """Poll until something holds; the seconds it took. AssertionError with the run's words when it never does."""
         began = time.monotonic()
         while not condition():
