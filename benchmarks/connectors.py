@@ -275,8 +275,9 @@ def _bench_sql(server: PostgresServer, tuples: Sequence[Tuple]) -> None:
         write(SqlSink(server.url, "own", ["n", "text"], **secret), tuples)
 
     show("PostgreSQL out", rows, bare_write, own_write)
-    source = partial(SqlSource, server.url, "own", ["n", "text"], key="id", **secret)
-    show("PostgreSQL in", rows, bare_read, lambda: read(source(), rows))
+    source = partial(SqlSource, server.url, "own", _FIELDS, key="id", **secret)
+    show("PostgreSQL in, rows", rows, bare_read, lambda: read(source(), rows))
+    show("PostgreSQL in, batches", rows, bare_read, lambda: read(source(), rows, "default"))
 
 
 def bench_redis(folder: Path, tuples: Sequence[Tuple]) -> None:

@@ -6,9 +6,9 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
-from sparkstorm.connectors.table_sink import TableSink, refuse_secrets
+from sparkstorm.connectors.table_sink import TableSink, TableSizes, refuse_secrets
 from sparkstorm.errors import InvalidConfigError
 
 
@@ -28,14 +28,10 @@ class DeltaSink(TableSink):
         table: str | os.PathLike[str],
         schema: Any,
         *,
-        flush_secs: float = 10.0,
-        flush_rows: int = 100_000,
-        target_bytes: int = 64 << 20,
-        compact_files: int = 32,
         storage_options: Mapping[str, str] | None = None,
+        **sizes: Unpack[TableSizes],
     ) -> None:
-        sizes: dict[str, Any] = {"flush_secs": flush_secs, "flush_rows": flush_rows, "target_bytes": target_bytes}
-        super().__init__(table, schema, compact_files=compact_files, **sizes)
+        super().__init__(table, schema, **sizes)
         self._storage = refuse_secrets("DeltaSink", "storage_options", storage_options or {}, "the environment") or None
 
     def _find_target(self) -> tuple[Any, str]:

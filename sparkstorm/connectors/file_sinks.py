@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, TypedDict
 
 from sparkstorm.api.columns import arrow_type, fitting_types
 from sparkstorm.api.components import Conf
@@ -24,6 +24,14 @@ from sparkstorm.model.values.tagged import row_writer, to_json
 
 _STAGING = "_staging"
 _SUFFIXES = {"parquet": "parquet", "json": "jsonl", "csv": "csv"}
+
+
+class FileSizes(TypedDict, total=False):
+    """Sizes of a FileSink: length of an epoch in seconds (10) and rows (100,000), bytes of a file (64 MB)."""
+
+    flush_secs: float
+    flush_rows: int
+    target_bytes: int
 
 
 class FileSink(TransactionalSink):

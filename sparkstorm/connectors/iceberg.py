@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
-from sparkstorm.connectors.table_sink import TableSink, refuse_secrets
+from sparkstorm.connectors.table_sink import TableSink, TableSizes, refuse_secrets
 from sparkstorm.errors import InvalidConfigError
 
 
@@ -28,13 +28,9 @@ class IcebergSink(TableSink):
         *,
         catalog: str = "default",
         properties: Mapping[str, str] | None = None,
-        flush_secs: float = 10.0,
-        flush_rows: int = 100_000,
-        target_bytes: int = 64 << 20,
-        compact_files: int = 32,
+        **sizes: Unpack[TableSizes],
     ) -> None:
-        sizes: dict[str, Any] = {"flush_secs": flush_secs, "flush_rows": flush_rows, "target_bytes": target_bytes}
-        super().__init__(table, schema, compact_files=compact_files, **sizes)
+        super().__init__(table, schema, **sizes)
         if "." not in table:
             raise InvalidConfigError(f"IcebergSink: {table!r:.80} is no table of the form namespace.table")
         self._path, self._catalog = table, catalog

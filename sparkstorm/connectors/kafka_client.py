@@ -40,7 +40,8 @@ class Client:
     def _conf(self, own: Mapping[str, Any]) -> dict[str, Any]:
         password = self._secret.read()
         secret = {} if password is None else {"sasl.password": password}
-        return {"log_level": 0, **self._options, **own, **secret, "bootstrap.servers": self.servers, "error_cb": self._note}
+        quick = {"log_level": 0, "reconnect.backoff.ms": 1}  # doubled up to 10 s; a first call waits for it even without an outage
+        return {**quick, **self._options, **own, **secret, "bootstrap.servers": self.servers, "error_cb": self._note}
 
     def _note(self, error: Any) -> None:
         if self.problem is None or not is_lasting(self.problem):

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 from sparkstorm.api.collector import SpoutOutputCollector
+from sparkstorm.api.columns import arrow_type
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink
 from sparkstorm.connectors.patience import Patience, Secret, without_password
 from sparkstorm.errors import CodecError, InvalidConfigError, InvalidTopologyError, StoreUnavailableError
 from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.values.column_types import parse_columns
 
 EPOCHS = "sparkstorm_epochs"
 _ROWS_PER_CALL = 128
 _ROWS_PER_INSERT = 10_000
 _IDLE_SECS = 30  # after which PostgreSQL ends a transaction whose worker was stopped in the middle of it
+_EXACT = {"bigint": int, "double": float, "boolean": bool, "string": str, "binary": bytes}  # their values are those of rows
 _DENIED = ("authentication failed", "Access denied", "does not exist", "no password supplied", "unable to open database file")
 
 
@@ -29,7 +31,8 @@ class SqlSource(ReplayableSpout):
     `key` is a column that grows and is unique, such as an identity; the position is its last value. Transactions may commit in
     another order than they drew their numbers: a whole number that is missing is waited for `gap_secs`, then taken for one that was
     rolled back. `fields` are the columns to emit, as names or types by name. A row that no tuple can carry (a time without a zone)
-    goes to the stream `bad` (key, text, reason) and is reported. Changes of rows that were read, and deletions, are not seen.
+    goes to the stream `bad` (key, text, reason) and is reported. A column bolt gets batches, each one message, if the fields are
+    declared as bigint, double, boolean, string or binary. Changes of rows that were read, and deletions, are not seen.
     """
 
     blocking = True
@@ -57,6 +60,7 @@ class SqlSource(ReplayableSpout):
         self._secret = Secret("SqlSource", password_file, password_env)
         self._table, self._query, self._key, self._fields = table, query, key, list(fields)
         self._follow, self._poll_ms, self._gap_ms, self._most = follow, round(poll_secs * 1000), round(gap_secs * 1000), rows
+        self._kinds: dict[str, str] = dict(fields) if isinstance(fields, Mapping) else {}
         self.outputs = {
             "default": dict(fields) if isinstance(fields, Mapping) else list(fields),
             "bad": ["key", "text", "reason"],
@@ -73,28 +77,52 @@ class SqlSource(ReplayableSpout):
         self._patience = Patience(self._where, context.now_ms, collector.report_error)
         self._engine: Any = None
         self._last: Any = None  # key of the last row emitted
-        self._ahead: deque[Any] = deque()
+        self._ahead: list[Any] = []  # rows that were fetched; those before `_at` are emitted
+        self._at = 0
+        self._has_no_gap = False  # the rows ahead follow the last one and each other
         self._gap_since_ms: int | None = None
         self._look_ms = 0
         self._is_at_end = False
+        takes_batches = "default" in context.column_streams and set(self._kinds.values()) <= set(_EXACT)
+        self._columns = _columns_of(self._kinds) if takes_batches and self._kinds else None
 
     def next_tuple(self) -> None:
         """Emit some rows, and fetch more when there are none."""
-        if not self._ahead and not self._fetch():
+        if self._at == len(self._ahead) and not self._fetch():
             return
-        ahead, emit = self._ahead, self._collector.emit
-        for row in list(islice(ahead, _ROWS_PER_CALL)):
-            key, last = row[0], self._last
-            is_next = type(last) is int and key == last + 1 and self._gap_since_ms is None
-            if not is_next and self._is_gap(key):
+        if self._has_no_gap and self._columns is not None and self._emit_batch(self._columns):
+            return
+        emit, has_no_gap = self._collector.emit, self._has_no_gap
+        for row in self._ahead[self._at : self._at + _ROWS_PER_CALL]:
+            key = row[0]
+            if not has_no_gap and self._is_gap(key):
                 return
             try:
                 emit(row[1:], key)
             except CodecError as error:
                 self._collector.report_error(f"{self._where}, {self._key} {key}: {error}")
                 emit((str(key), repr(list(row[1:]))[:2000], str(error)[:300]), key, stream="bad")
-            ahead.popleft()
+            self._at += 1
             self._last = key
+
+    def _emit_batch(self, declared: Sequence[tuple[str, type, Any]]) -> bool:
+        """Emit the rows ahead as a batch; False when some value is not of its column's type: the rows go one by one."""
+        import pyarrow as pa
+
+        arrays = []
+        rows = self._ahead[self._at :]
+        columns = zip(*rows, strict=True)
+        last = next(columns)[-1]
+        try:
+            for (_, exact, kind), column in zip(declared, columns, strict=True):
+                if set(map(type, column)) - {exact, type(None)}:
+                    return False
+                arrays.append(pa.array(column, kind))
+            self._collector.emit_batch(pa.RecordBatch.from_arrays(arrays, [name for name, _, _ in declared]), last)
+        except (pa.ArrowInvalid, OverflowError, UnicodeError, CodecError):
+            return False
+        self._at, self._last = len(self._ahead), last
+        return True
 
     def is_exhausted(self) -> bool:
         """Return whether there was nothing behind the last row when it was last looked; never if new ones are looked for."""
@@ -125,7 +153,7 @@ class SqlSource(ReplayableSpout):
         if now_ms - self._gap_since_ms >= self._gap_ms:
             self._gap_since_ms = None
             return False
-        self._ahead.clear()
+        self._ahead, self._at = [], 0
         self._look_ms = now_ms + min(50, self._gap_ms)
         return True
 
@@ -142,9 +170,12 @@ class SqlSource(ReplayableSpout):
             return False
         self._patience.succeed()
         keys = [row[0] for row in rows]
-        if len(set(keys)) < len(keys) or None in keys:
+        first = self._last + 1 if type(self._last) is int else keys[0] if keys and self._last is None else None
+        is_run = type(first) is int and keys == list(range(first, first + len(keys)))
+        self._has_no_gap = is_run and self._gap_since_ms is None
+        if not is_run and (len(set(keys)) < len(keys) or None in keys):
             raise InvalidConfigError(f"{self._where}: '{self._key}' is not unique or null in some rows, so there is no position")
-        self._ahead.extend(rows)
+        self._ahead, self._at = rows, 0
         self._is_at_end = not rows
         self._look_ms = self._now_ms() + (0 if len(rows) == self._most else self._poll_ms)
         return bool(rows)
@@ -161,6 +192,12 @@ class SqlSource(ReplayableSpout):
             chosen = chosen.where(columns[0] > self._last)
         with self._engine.connect() as connection:
             return list(map(tuple, connection.execute(chosen).cursor.fetchall()))  # the columns have no types to convert
+
+
+def _columns_of(kinds: Mapping[str, str]) -> list[tuple[str, type, Any]]:
+    """Return name, Python type and Arrow type of each declared column."""
+    columns = parse_columns(", ".join(f"{name} {kind}" for name, kind in kinds.items()))
+    return [(name, _EXACT[kind.name], arrow_type(kind)) for name, kind in columns]
 
 
 class SqlSink(TransactionalSink):

@@ -7,15 +7,22 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Unpack
+from urllib.parse import parse_qsl, urlsplit
 
 from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.connectors.file_folders import raise_lasting
-from sparkstorm.connectors.file_sinks import FileSink, delete_file, named_columns
+from sparkstorm.connectors.file_sinks import FileSink, FileSizes, delete_file, named_columns
 from sparkstorm.errors import InvalidConfigError, SparkStormError, StoreInconsistentError
 
 _SECRETS = ("secret", "token", "credential", "password")
+
+
+class TableSizes(FileSizes, total=False):
+    """Sizes of a TableSink, with the number of small files that are merged (32)."""
+
+    compact_files: int
 
 
 class TableSink(FileSink):
@@ -26,17 +33,8 @@ class TableSink(FileSink):
     and merges small files (`_compact`).
     """
 
-    def __init__(
-        self,
-        table: str | os.PathLike[str],
-        schema: Any,
-        *,
-        flush_secs: float = 10.0,
-        flush_rows: int = 100_000,
-        target_bytes: int = 64 << 20,
-        compact_files: int = 32,
-    ) -> None:
-        super().__init__(table, "parquet", schema, flush_secs=flush_secs, flush_rows=flush_rows, target_bytes=target_bytes)
+    def __init__(self, table: str | os.PathLike[str], schema: Any, *, compact_files: int = 32, **sizes: Unpack[FileSizes]) -> None:
+        super().__init__(table, "parquet", schema, **sizes)
         self._compact_files = compact_files
 
     def open(self, conf: Conf, context: TopologyContext) -> None:
@@ -150,10 +148,22 @@ class TableSink(FileSink):
 
 
 def refuse_secrets(sink: str, option: str, given: Mapping[str, str], mend: str) -> dict[str, str]:
-    """Return a copy of a library's options; InvalidConfigError for a secret among them, since they travel and are logged."""
-    if held := [key for key in given if any(sign in key.lower() for sign in _SECRETS)]:
-        raise InvalidConfigError(f"{sink}: {option} holds the secret {held[0]}; put it into {mend}")
+    """Return a copy of a library's options; InvalidConfigError for a secret among them, since they travel and are logged.
+
+    A password within a URL, as of an Iceberg catalog in PostgreSQL, is one too, and so is one in a URL's query.
+    """
+    held = [key for key, value in given.items() if any(sign in key.lower() for sign in _SECRETS) or _holds_password(value)]
+    if held:
+        raise InvalidConfigError(f"{sink}: {option}: {held[0]} holds a password or secret; put it into {mend}")
     return dict(given)
+
+
+def _holds_password(value: Any) -> bool:
+    try:
+        parts = urlsplit(str(value))
+        return parts.password is not None or any(sign in key.lower() for key, _ in parse_qsl(parts.query) for sign in _SECRETS)
+    except ValueError:
+        return False
 
 
 def _plain(kind: Any) -> str:

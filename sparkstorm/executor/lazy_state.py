@@ -241,10 +241,10 @@ class LazyState(MemoryState):
             return
         coming, self.coming = self.coming, None
         if coming is not None:
-            with suppress(CodecError):  # a guessed key may be of a type that no state has
+            with suppress(CodecError):  # NaN or a class among them: no key of a state, so the bolt uses another one
                 self.expect((key, *coming()))
-                return
-        self._keep(key, self._read([key])[0])
+        if key not in self._data and key not in self._absent:
+            self._keep(key, self._read([key])[0])
 
     def _recall(self, key: Any) -> bool:
         """Take a key from memory; whether it was there."""

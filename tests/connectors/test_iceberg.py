@@ -84,5 +84,10 @@ def test_tables_that_do_not_fit_are_named(tmp_path: Path) -> None:
     catalog.close()
     with pytest.raises(InvalidConfigError, match=r"is no table of the form namespace\.table"):
         IcebergSink("rows", SCHEMA)
-    with pytest.raises(InvalidConfigError, match=r"properties holds the secret s3.secret-access-key; put it into PYICEBERG_"):
+    with pytest.raises(
+        InvalidConfigError, match=r"properties: s3.secret-access-key holds a password or secret; put it into PYICEBERG_"
+    ):
         IcebergSink("db.rows", SCHEMA, properties={"s3.secret-access-key": "x"})
+    for uri in ("postgresql+psycopg://me:secret@host/db", "postgresql://host/db?user=me&password=secret"):
+        with pytest.raises(InvalidConfigError, match=r"^(?!.*secret@).*properties: uri holds a password"):
+            IcebergSink("db.rows", SCHEMA, properties={"type": "sql", "uri": uri})

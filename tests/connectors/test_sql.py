@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from sparkstorm.api import TransactionalSink
+from sparkstorm.api.columns import rows_of
 from sparkstorm.connectors import SqlSink, SqlSource
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, WorkerFailedError
 from tests.connectors.mortal import die_everywhere, feed
@@ -163,3 +165,36 @@ def test_an_outage_is_borne_then_named(database: Path, source: SqlSource) -> Non
     lock.execute("ROLLBACK")
     lock.close()
     source.close()
+
+
+class BatchBench(Bench):
+    """Takes batches; their rows are told from single ones."""
+
+    column_streams = frozenset({"default"})
+
+    def __init__(self, source: SqlSource, position: Any = None) -> None:
+        self.batches = 0
+        super().__init__(source, position)
+
+    def emit_batch(self, batch: pa.RecordBatch, message_id: Any) -> None:
+        self.batches += 1
+        self.rows += rows_of(batch)
+
+
+@pytest.mark.parametrize("odd", [None, "'text'", "1.5", "9223372036854775807"])
+def test_batches_hold_the_rows_that_come_one_by_one(database: Path, odd: str | None) -> None:
+    run(database, "CREATE TABLE events (id INTEGER PRIMARY KEY, n INTEGER, page TEXT)")
+    run(database, *[f"INSERT INTO events VALUES ({n}, {n * n}, 'p{n}')" for n in range(1, 10)])
+    run(database, f"INSERT INTO events VALUES (10, {odd or 'NULL'}, NULL), (12, 1, 'behind a gap')")
+    fields = {"n": "bigint", "page": "string"}
+    url = f"sqlite:///{database}"
+    single, batched = Bench(SqlSource(url, "events", fields, key="id")), BatchBench(SqlSource(url, "events", fields, key="id"))
+    found = [[row for _ in range(9) for row in bench.step()] for bench in (single, batched)]
+    assert found[0] == found[1]
+    assert len(found[0]) == 11
+    run(database, *[f"INSERT INTO events VALUES ({n}, {odd or 'NULL'}, 'x')" for n in range(13, 16)])
+    assert single.step() == batched.step() != []
+    assert single.source.snapshot() == batched.source.snapshot() == [15]
+    assert batched.batches == (0 if odd in ("'text'", "1.5") else 1)  # a value that is none of its column's type goes as a row
+    single.source.close()
+    batched.source.close()
