@@ -331,10 +331,3 @@ def _sync(system: Any, path: str) -> None:
 def named_columns(schema: Any) -> str:
     """Return the columns of an Arrow schema as text."""
     return ", ".join(f"{each.name} {each.type}" for each in schema)
-
-
-def rows_text(names: Sequence[str], rows: Sequence[Sequence[Any]], format: str) -> bytes:
-    """Rows as JSON lines or CSV with a header."""
-    sink = object.__new__(FileSink)
-    sink._schema, sink._fields, sink._format, sink._rows = None, tuple(names), format, [tuple(row) for row in rows]
-    return sink._text(is_first=True)

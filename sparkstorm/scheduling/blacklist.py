@@ -42,9 +42,7 @@ class BlacklistScheduler:
         self.inner = inner
         self._known: dict[str, set[int]] = {}
         self._rounds_left: dict[str, int] = {}
-        self._failed_sends: Counter[str] = Counter()
         self._window: deque[dict[str, Sighting]] = deque()
-        self._send_window: deque[Counter[str]] = deque()
         self._release: ReleaseRule = _release_by_slots
         self.blacklisted_hosts: tuple[str, ...] = ()
 
@@ -57,24 +55,14 @@ class BlacklistScheduler:
         # Storm counts zero rounds for a time below one round, and then never resumes.
         self._resume_rounds = max(settings.resume_ms // every, 1)
         self._counts_bad_ports = settings.counts_bad_ports
-        self._counts_sends = settings.counts_sends
         self._release = _release_rule(settings.strategy.rpartition(".")[2])
         self._window = deque(maxlen=self._rounds)
-        self._send_window = deque(maxlen=self._rounds)
         self.inner.prepare(conf)
-
-    def note_assignment_sent(self, node: str, succeeded: bool) -> None:
-        """Record the result of sending an assignment; failures count if the configuration says so."""
-        if self._counts_sends and not succeeded:
-            self._failed_sends[node] += 1
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
         """Update the blacklist by this round's missing supervisors and ports, then run the inner scheduler."""
         self._resume()
         self._window.append(self._sightings(cluster))
-        if self._counts_sends:
-            self._send_window.append(self._failed_sends)
-            self._failed_sends = Counter()
         self._blacklist(cluster)
         hosts = {cluster.host_of(node) for node in self._rounds_left}
         self.blacklisted_hosts = tuple(sorted(host for host in hosts if host is not None))
@@ -101,8 +89,6 @@ class BlacklistScheduler:
 
     def _blacklist(self, cluster: ClusterView) -> None:
         counts = Counter(node for sightings in self._window for node in sightings)
-        for sends in self._send_window:
-            counts.update(sends)
         for node, count in counts.items():
             if count >= self._tolerance:
                 self._rounds_left.setdefault(node, self._resume_rounds)

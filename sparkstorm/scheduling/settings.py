@@ -50,7 +50,6 @@ class BlacklistSettings(Settings):
     tolerance_count: Annotated[int, "blacklist.scheduler.tolerance.count"]
     resume_ms: Annotated[int, "blacklist.scheduler.resume.time.secs"]
     counts_bad_ports: Annotated[bool, "blacklist.scheduler.assume.supervisor.bad.based.on.bad.slot"]
-    counts_sends: Annotated[bool, "blacklist.scheduler.enable.send.assignment.failures"]
     strategy: Annotated[str, "blacklist.scheduler.strategy"]
 
 

@@ -84,10 +84,6 @@ class ClusterView:
             if supervisor.host in changed:
                 self._refresh(supervisor)
 
-    def blacklist_host(self, host: str) -> None:
-        """Add one host to the blacklist."""
-        self.set_blacklisted_hosts(self._blacklisted | {host})
-
     def host_of(self, node: str) -> str | None:
         """Return the host of a supervisor; None when it is dead."""
         supervisor = self.supervisors.get(node)

@@ -48,7 +48,6 @@ _QUIET_MS = 20  # longer than a spout's longest pause: a component that is silen
 _LIMIT_SECS = 3600.0
 _LIMIT_STEPS = 100_000
 _PLACED_MS = 300_000
-_LONGEST_KILL_MS = 24 * 3600 * 1000
 _RESTLESS = (TopologyStatus.KILLED, TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)
 _SAVEPOINT_MS = 60_000
 _RETRY_MS = 500  # Nimbus's pause after a store that did not answer

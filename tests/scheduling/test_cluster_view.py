@@ -143,7 +143,7 @@ def test_a_slot_claimed_twice_stays_with_the_first_topology_by_id() -> None:
 
 def test_blacklisting_and_trusting_again_moves_free_slots_along() -> None:
     view = cluster([supervisor("a", 1, 2)], [topology("t", singles(1), 1)], {"t": {(1, 1): "a:1"}})
-    view.blacklist_host("host-a")
+    view.set_blacklisted_hosts(["host-a"])
     assert view.available_slots() == []
     view.set_blacklisted_hosts([])
     assert view.available_slots() == [slot("a:2")]

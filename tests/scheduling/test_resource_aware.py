@@ -269,14 +269,6 @@ def test_hosts_are_released_when_slots_are_short() -> None:
     assert len(places(view, "t")) == 1
 
 
-def test_failed_sends_count_when_asked_for() -> None:
-    scheduler = watched(tolerance_count=2, resume=60, **{"blacklist.scheduler.enable.send.assignment.failures": True})
-    scheduler.note_assignment_sent("a", False)
-    scheduler.note_assignment_sent("a", False)
-    scheduler.note_assignment_sent("b", True)
-    assert rounds(scheduler, "ab") == [("host-a",)]
-
-
 @pytest.mark.parametrize("key", ["nimbus.monitor.freq.secs", "blacklist.scheduler.tolerance.count"])
 def test_a_window_without_rounds_is_refused(key: str) -> None:
     with pytest.raises(InvalidConfigError, match=key.replace(".", r"\.")):

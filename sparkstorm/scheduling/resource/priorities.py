@@ -12,7 +12,6 @@ from sparkstorm.scheduling.settings import PrioritySettings
 
 POOLS_KEY = "resource.aware.scheduler.user.pools"
 STRATEGY_KEY = "resource.aware.scheduler.priority.strategy"
-DEFAULT_PRIORITY = 29
 LAST = math.inf
 
 
