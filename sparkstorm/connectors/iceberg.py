@@ -31,7 +31,7 @@ class IcebergSink(TableSink):
         **sizes: Unpack[TableSizes],
     ) -> None:
         super().__init__(table, schema, **sizes)
-        if "." not in table:
+        if "." not in table or not all(part.strip() for part in table.split(".")):
             raise InvalidConfigError(f"IcebergSink: {table!r:.80} is no table of the form namespace.table")
         self._path, self._catalog = table, catalog
         place = f"PYICEBERG_CATALOG__{catalog.upper()}__..."
@@ -68,7 +68,7 @@ class IcebergSink(TableSink):
     def _compact(self, table: Any) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
-        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.exceptions import CommitFailedException, ValidationException
         from pyiceberg.table import _parquet_files_to_data_files
 
         schema: Any = self._schema
@@ -89,7 +89,7 @@ class IcebergSink(TableSink):
                     merge.delete_data_file(each)
                 for made in _parquet_files_to_data_files(change.table_metadata, [location], table.io):
                     merge.append_data_file(made)
-        except CommitFailedException:
+        except (CommitFailedException, ValidationException):  # another task has appended meanwhile
             table.io.delete(location)
 
     def _location(self, name: str) -> str:

@@ -16,6 +16,7 @@ from pyiceberg.catalog import load_catalog
 from sparkstorm.api import TransactionalSink
 from sparkstorm.connectors import IcebergSink
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
+from sparkstorm.testing import Shared
 from tests.connectors.mortal import die_everywhere, feed
 
 SCHEMA = "n bigint, text string"
@@ -75,6 +76,30 @@ def test_small_files_are_merged_and_snapshots_name_their_epochs(tmp_path: Path) 
     assert table.properties["sparkstorm-epoch.test-1-1767225600/sink/0"] == str(len(written))
 
 
+class Hurried(IcebergSink):
+    """Sink that merges while another task appends."""
+
+    other: Shared[Callable[[], None]] | None = None
+
+    def _location(self, name: str) -> str:
+        if ".merged." in name and self.other is not None:
+            other, self.other = self.other, None
+            other.value()
+        return super()._location(name)
+
+
+@pytest.mark.slow
+def test_a_merge_that_meets_another_tasks_rows_is_left_to_the_next_time(tmp_path: Path) -> None:
+    sink = Hurried("db.rows", SCHEMA, properties=catalog_of(tmp_path), flush_secs=0, compact_files=4)
+    other = pa.table({"n": [-1], "text": ["other"]})
+    sink.other = Shared(lambda: table_of(tmp_path).append(other))
+    assert feed(sink, ["n", "text"], [(n, f"text {n}") for n in range(20)]) == []
+    assert rows_of(tmp_path) == Counter([(-1, "other"), *((n, f"text {n}") for n in range(20))])
+    merged = {path.name for path in tmp_path.rglob("*.merged.*.parquet")}
+    kept = [each for each in table_of(tmp_path).inspect.all_data_files()["file_path"].to_pylist() if ".merged." in each]
+    assert merged == {Path(path).name for path in kept}  # the file of the failed merge is deleted
+
+
 def test_tables_that_do_not_fit_are_named(tmp_path: Path) -> None:
     catalog = load_catalog("default", **catalog_of(tmp_path))
     catalog.create_namespace("db")
@@ -82,8 +107,9 @@ def test_tables_that_do_not_fit_are_named(tmp_path: Path) -> None:
     with pytest.raises(WorkerFailedError, match=r"db.rows: the table has the columns n (large_)?string, the sink n int64"):
         feed(sink_of(tmp_path), ["n", "text"], [(1, "a")])
     catalog.close()
-    with pytest.raises(InvalidConfigError, match=r"is no table of the form namespace\.table"):
-        IcebergSink("rows", SCHEMA)
+    for name in ("rows", "db..rows", "db."):
+        with pytest.raises(InvalidConfigError, match=r"is no table of the form namespace\.table"):
+            IcebergSink(name, SCHEMA)
     with pytest.raises(
         InvalidConfigError, match=r"properties: s3.secret-access-key holds a password or secret; put it into PYICEBERG_"
     ):

@@ -102,7 +102,8 @@ def build(postgres: str, redis: str, kafka: str, http: str, log: str, spark: str
     columns: dict[str, Any] = {"schema": "origin string, n bigint", "flush_secs": 1}
     builder.set_bolt("to_s3", connectors.FileSink("s3://bucket/out", **columns), inputs="tag")
     builder.set_bolt("to_delta", connectors.DeltaSink("s3://bucket/delta", compact_files=8, **columns), 2, inputs="tag")
-    builder.set_bolt("to_iceberg", connectors.IcebergSink("links.rows", catalog="links", compact_files=8, **columns), inputs="tag")
+    to_iceberg = connectors.IcebergSink("links.rows", catalog="links", compact_files=8, **columns)
+    builder.set_bolt("to_iceberg", to_iceberg, 2, inputs="tag")
     to_spark = connectors.SparkSink(Lines, {"path": f"{spark}/out"}, "origin string, n bigint")
     builder.set_bolt("to_spark", to_spark, inputs="tag")
     return builder.build()
