@@ -19,6 +19,8 @@ _MAGIC = ("*", "?", "[")
 _REFUSALS = (
     "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "NO_SUCH_BUCKET", "not found. To create buckets",
     "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket",  # delta-rs
+    "Error parsing Path",
+    "File name too long", "Too many levels of symbolic links",
     "NoSuchTableError", "UnauthorizedError", "ForbiddenError", "password authentication failed",  # pyiceberg and its catalogs
 )  # fmt: skip
 _PACKED = (".gz", ".zst", ".zstd")
@@ -160,7 +162,10 @@ def file_system(uri: str) -> tuple[Any, str]:
 def raise_lasting(error: BaseException, where: str) -> None:
     """Raise InvalidConfigError for what another try will not change: credentials or a bucket that an object store refuses."""
     if any(sign in str(error) for sign in _REFUSALS):
-        raise InvalidConfigError(f"{where}: {' '.join(str(error).split())[:300]}") from error
+        text = " ".join(str(error).split())
+        if len(text) > 300:  # a name that is too long comes before the reason
+            text = f"{text[:100]} ... {text[-200:]}"
+        raise InvalidConfigError(f"{where:.300}: {text}") from error
 
 
 def fingerprint(stream: BinaryIO, size: int) -> int:
@@ -184,5 +189,13 @@ def _split(pattern: str) -> tuple[str, str]:
 def _matches(name: str, pattern: str) -> bool:
     if not pattern:
         return True
-    names, patterns = name.split("/"), pattern.split("/")
-    return len(names) == len(patterns) and all(map(fnmatchcase, names, patterns))
+    return _fit(name.split("/"), pattern.split("/"))
+
+
+def _fit(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    """Return whether each part of a path matches its pattern; `**` is any number of folders, as in a shell."""
+    if not patterns or not names:
+        return not patterns and not names
+    if patterns[0] == "**" and len(patterns) > 1:
+        return _fit(names, patterns[1:]) or _fit(names[1:], patterns)
+    return fnmatchcase(names[0], patterns[0]) and _fit(names[1:], patterns[1:])

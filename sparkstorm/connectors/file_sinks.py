@@ -17,6 +17,7 @@ from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.connectors.file_folders import absolute, file_system, raise_lasting
+from sparkstorm.connectors.patience import plain_name
 from sparkstorm.errors import InvalidConfigError, StoreInconsistentError
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.model.values.column_types import parse_columns
@@ -59,7 +60,7 @@ class FileSink(TransactionalSink):
             raise InvalidConfigError(f"FileSink: format is {format!r}; there are {', '.join(_SUFFIXES)}")
         if schema is None and format == "parquet":
             raise InvalidConfigError('FileSink: parquet needs a schema, as in "user string, clicks bigint"')
-        self._path, self._format = absolute(os.fspath(path)).rstrip("/"), format
+        self._path, self._format = absolute(plain_name(os.fspath(path), type(self).__name__)).rstrip("/"), format
         self._schema = None if schema is None else read_arrow_schema(schema)
         self.flush_secs, self.flush_rows, self._target_bytes = flush_secs, flush_rows, target_bytes
 

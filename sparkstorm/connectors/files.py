@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -11,6 +12,7 @@ import numpy as np
 from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.connectors.file_folders import shown
 from sparkstorm.errors import InvalidConfigError
 
 if TYPE_CHECKING:
@@ -24,8 +26,8 @@ def find_files(paths: Iterable[str | Path], pattern: str = "*") -> list[tuple[st
     """(path, bytes) of every file named or found below a named folder, sorted; InvalidConfigError if one is missing."""
     found: dict[str, int] = {}
     for path in map(Path, paths):
-        if not path.exists():
-            raise InvalidConfigError(f"input {path}: there is no such file or folder")
+        if not os.path.exists(path):  # False for every name that cannot be
+            raise InvalidConfigError(f"input {shown(str(path))}: there is no such file or folder")
         files = sorted(p for p in path.rglob(pattern) if p.is_file()) if path.is_dir() else [path]
         found.update((str(p), p.stat().st_size) for p in files)
     if not found:

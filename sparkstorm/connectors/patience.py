@@ -89,6 +89,17 @@ def without_password(url: str, what: str) -> str:
     return url
 
 
+def plain_name(name: str, what: str) -> str:
+    """Return a name of a table or folder; InvalidConfigError for one with characters that no system takes."""
+    try:
+        is_plain = bool(name.strip()) and b"\0" not in name.encode()
+    except UnicodeEncodeError:
+        is_plain = False
+    if not is_plain:
+        raise InvalidConfigError(f"{what}: {name!r:.80} is no name: it is empty, holds a NUL, or is not UTF-8")
+    return name
+
+
 def holds_secret(text: str, signs: Sequence[str]) -> bool:
     """Return whether a URL has a password, or its query, or a DSN of words ("host=h password=p"), a word with such a sign."""
     if any(sign in word.lower() for word in _DSN_WORD.findall(unquote(text)) for sign in signs):

@@ -12,7 +12,7 @@ from sparkstorm.api.columns import arrow_type
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink
-from sparkstorm.connectors.patience import Patience, Secret, without_password
+from sparkstorm.connectors.patience import Patience, Secret, plain_name, without_password
 from sparkstorm.errors import CodecError, InvalidConfigError, InvalidTopologyError, StoreUnavailableError
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.model.values.column_types import parse_columns
@@ -221,7 +221,7 @@ class SqlSink(TransactionalSink):
     ) -> None:
         self._url = without_password(url, "SqlSink")
         self._secret = Secret("SqlSink", password_file, password_env)
-        self._name, self._schema, self._fields = table, schema, None if fields is None else list(fields)
+        self._name, self._schema, self._fields = plain_name(table, "SqlSink"), schema, None if fields is None else list(fields)
 
     def open(self, conf: Conf, context: TopologyContext) -> None:
         """Connect to nothing yet."""

@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparkstorm.api import TopologyBuilder
-from sparkstorm.connectors import FileSink
+from sparkstorm.connectors import DeltaSink, FileSink, IcebergSink, SqlSink
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared, die
+from tests.connectors.mortal import feed
 
 CONF = {"topology.epoch.rows": 4, "topology.max.worker.deaths": 1000, "topology.sink.patience.secs": 1}
 
@@ -119,6 +120,22 @@ def test_rows_that_do_not_fit_the_schema_are_parked_by_field(tmp_path: Path) -> 
     assert "field 'n' is 1.5 of type float, but the column is int8" in reasons[0]
     assert "field 'n' is 500, too large for int8" in reasons[1]
     assert sum(pq.read_table(path).num_rows for path in tmp_path.glob("*.parquet")) == 2
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\udcffb", " "])
+def test_a_name_that_no_system_takes_is_refused_where_it_is_given(name: str) -> None:
+    for make in (FileSink, DeltaSink, IcebergSink):
+        with pytest.raises(InvalidConfigError, match=rf"{make.__name__}: .* is no name: it is empty, holds a NUL, or is not UTF-8"):
+            make(name, schema="n bigint")
+    with pytest.raises(InvalidConfigError, match=r"SqlSink: .* is no name"):
+        SqlSink("sqlite://", name)
+
+
+def test_a_folder_that_cannot_be_ends_the_run_at_once(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name, reason in (("a" * 300, "File name too long"), ("loop", "Too many levels of symbolic links")):
+        with pytest.raises(WorkerFailedError, match=rf"^(?!.*waits for its target).*{reason}"):
+            feed(FileSink(tmp_path / name, schema="n bigint", flush_secs=0), ["n"], [(1,)])
 
 
 def test_a_full_or_foreign_folder_is_said_in_one_sentence(tmp_path: Path) -> None:

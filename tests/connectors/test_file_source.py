@@ -16,6 +16,7 @@ import pytest
 
 from sparkstorm.api import TopologyBuilder
 from sparkstorm.connectors import Files
+from sparkstorm.connectors.files import find_files
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.testing import CaptureBolt, LocalCluster
 
@@ -210,6 +211,21 @@ def test_hostile_names_and_what_is_no_file_do_no_harm(tmp_path: Path) -> None:
         cluster.submit(builder.build())
         cluster.run_until_idle()
     assert capture.values == [("read",)] * 4
+
+
+def test_loops_of_links_and_folders_of_any_depth(tmp_path: Path) -> None:
+    for folder in ("", "a/", "a/b/"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "x.txt").write_text(f"{folder}\n")
+    (tmp_path / "a" / "self").symlink_to(tmp_path)
+    (tmp_path / "a" / "loop.txt").symlink_to(tmp_path / "a" / "loop.txt")
+    for pattern, found in (("**/*.txt", ["", "a/", "a/b/"]), ("*/*.txt", ["a/"]), ("a/../**/b/*", ["a/b/"]), ("**", [""])):
+        assert sorted(Run(Files(str(tmp_path / pattern))).steps().lines) == found
+    for name in ("a/loop.txt", "n" * 300):
+        with pytest.raises(InvalidConfigError, match="no file matches"):
+            Run(Files(str(tmp_path / name))).steps(1)
+        with pytest.raises(InvalidConfigError, match=r"input .*: there is no such file or folder"):
+            find_files([tmp_path / name])
 
 
 def test_a_header_that_grows_is_waited_for(tmp_path: Path) -> None:
