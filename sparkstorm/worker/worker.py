@@ -323,9 +323,7 @@ class Worker:
         epoch.bytes += emitter.weight()
         counts = self._tally.of(sender.task)
         self.taps.note(emitter, self._clock)
-        emitted, transferred = emitter.take_counts()
-        counts.emitted += emitted
-        counts.transferred += transferred
+        counts.add_emitted(*emitter.take_counts())
         if not self._careful_left:
             self._pulse.tell(sender)
 
