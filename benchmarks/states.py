@@ -234,6 +234,7 @@ def seconds_to(handle: TopologyHandle, limit: Path, each: int) -> float:
 
 def restart_s(handle: TopologyHandle, limit: Path, each: int) -> float:
     """Kill a worker, let a few tuples come; return the time until its successor, in whatever slot, has committed the first."""
+    wait(lambda: bool(handle.beats()[0].stats_by_executor), _LIMIT_S)  # which names its tasks, from the worker's first report on
     victim = handle.beats()[0]
 
     def is_new(beat: WorkerBeat) -> bool:
