@@ -161,11 +161,12 @@ def file_system(uri: str) -> tuple[Any, str]:
 
 def raise_lasting(error: BaseException, where: str) -> None:
     """Raise InvalidConfigError for what another try will not change: credentials or a bucket that an object store refuses."""
-    if any(sign in str(error) for sign in _REFUSALS):
-        text = " ".join(str(error).split())
-        if len(text) > 300:  # a name that is too long comes before the reason
-            text = f"{text[:100]} ... {text[-200:]}"
-        raise InvalidConfigError(f"{where:.300}: {text}") from error
+    text = " ".join(str(error).split())
+    at = next((at for sign in _REFUSALS if (at := text.find(sign)) >= 0), -1)
+    if at >= 0:
+        if at > 250:  # a long name or request comes before the reason
+            text = f"{text[:100]} ... {text[at:]}"
+        raise InvalidConfigError(f"{where:.300}: {text[:300]}") from error
 
 
 def fingerprint(stream: BinaryIO, size: int) -> int:
