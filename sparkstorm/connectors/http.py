@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.components import Conf, Spout
@@ -212,8 +212,9 @@ class HttpSink(TransactionalSink):
         token_env: str | None = None,
     ) -> None:
         parts = urlsplit(without_password(url, "HttpSink"))
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidConfigError(f"HttpSink: {url:.80} is no URL of the form https://host/path")
+        is_plain = (parts.path + parts.query).isascii() and url.isprintable() and " " not in url
+        if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain or not _has_port(parts):
+            raise InvalidConfigError(f"HttpSink: {url!r:.80} is no URL of the form https://host/path")
         self._url, self._batch, self._headers, self._timeout = url, batch, dict(headers or {}), timeout_secs
         self._secret = Secret("HttpSink", token_file, token_env)
 
@@ -305,3 +306,10 @@ class HttpSink(TransactionalSink):
 def _tuple(row: Sequence[Any]) -> Tuple:
     component, task, stream, fields, values = row
     return Tuple(tuple(values), 0, Source(component, task, stream, tuple(fields)))
+
+
+def _has_port(parts: SplitResult) -> bool:
+    try:
+        return parts.port != 0  # None: the scheme's own
+    except ValueError:
+        return False

@@ -12,7 +12,7 @@ from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.connectors.file_records import json_parser
 from sparkstorm.connectors.kafka_batch import batch_maker
-from sparkstorm.connectors.kafka_client import CALL_SECS, Client, exception, is_lasting
+from sparkstorm.connectors.kafka_client import CALL_SECS, Client, exception, is_lasting, topic_name
 from sparkstorm.connectors.kafka_order import PartitionOrder
 from sparkstorm.connectors.patience import Patience, Secret
 from sparkstorm.errors import CodecError, InvalidConfigError, SparkStormError
@@ -68,7 +68,7 @@ class KafkaSource(ReplayableSpout):
         if not (start in ("earliest", "latest") or type(start) is int) or lost not in ("fail", "skip"):
             raise InvalidConfigError('KafkaSource: start is "earliest", "latest" or milliseconds, and lost is "fail" or "skip"')
         self._client = Client("KafkaSource", servers, options, Secret("KafkaSource", password_file, password_env))
-        self._topics = [topics] if isinstance(topics, str) else list(topics)
+        self._topics = [topic_name(each, "KafkaSource") for each in ([topics] if isinstance(topics, str) else topics)]
         if fields is not None and not isinstance(fields, Mapping):
             fields = dict.fromkeys(fields, "any")
         self._fields = None if fields is None else dict(fields)

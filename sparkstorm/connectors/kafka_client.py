@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,3 +70,10 @@ def exception(error: Any) -> Exception:
 
     found: Exception = KafkaException(error)
     return found
+
+
+def topic_name(name: str, what: str) -> str:
+    """Return the name of a topic; InvalidConfigError for one that Kafka refuses (Kafka's Topic.validate)."""
+    if not re.fullmatch(r"[\w.-]{1,249}", name, re.ASCII) or name in (".", ".."):
+        raise InvalidConfigError(f"{what}: {name!r:.80} is no name of a topic: up to 249 letters, digits, dots, '_' and '-'")
+    return name

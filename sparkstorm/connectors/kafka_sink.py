@@ -9,7 +9,7 @@ from typing import Any
 from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink
-from sparkstorm.connectors.kafka_client import CALL_SECS, Client, exception, is_lasting
+from sparkstorm.connectors.kafka_client import CALL_SECS, Client, exception, is_lasting, topic_name
 from sparkstorm.connectors.patience import Secret
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.tuples import Tuple
@@ -39,7 +39,7 @@ class KafkaSink(TransactionalSink):
         password_env: str | None = None,
     ) -> None:
         self._client = Client("KafkaSink", servers, options, Secret("KafkaSink", password_file, password_env))
-        self._topic, self._key, self._value, self._time = topic, key, value, time
+        self._topic, self._key, self._value, self._time = topic_name(topic, "KafkaSink"), key, value, time
 
     def open(self, conf: Conf, context: TopologyContext) -> None:
         """Connect to nothing yet."""

@@ -13,7 +13,7 @@ from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import TransactionalSink
-from sparkstorm.connectors.patience import Patience, Secret, without_password
+from sparkstorm.connectors.patience import Patience, Secret, plain_name, without_password
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.model.values.tagged import to_json
@@ -62,7 +62,8 @@ class RedisSource(ReplayableSpout):
             raise InvalidConfigError('RedisSource: first is "0" or "$", and lost is "fail" or "skip"')
         self._url = without_password(url, "RedisSource")
         self._secret = Secret("RedisSource", password_file, password_env)
-        self._streams, self._fields = [streams] if isinstance(streams, str) else list(streams), list(fields)
+        self._streams = [plain_name(each, "RedisSource") for each in ([streams] if isinstance(streams, str) else streams)]
+        self._fields = [plain_name(each, "RedisSource") for each in fields]
         self._first, self._follow, self._lost = first, follow, lost
         self.outputs = {**dict.fromkeys(self._fields, "string"), "id": "string", "time_ms": "bigint"}
 
@@ -199,7 +200,7 @@ class RedisSink(TransactionalSink):
     ) -> None:
         self._url = without_password(url, "RedisSink")
         self._secret = Secret("RedisSink", password_file, password_env)
-        self._stream, self._most = stream, "" if most is None else str(most)
+        self._stream, self._most = plain_name(stream, "RedisSink"), "" if most is None else str(most)
 
     def open(self, conf: Conf, context: TopologyContext) -> None:
         """Connect to nothing yet."""

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparkstorm.api import TopologyBuilder
-from sparkstorm.connectors import DeltaSink, FileSink, IcebergSink, SqlSink
+from sparkstorm.connectors import DeltaSink, FileSink, IcebergSink, KafkaSink, KafkaSource, RedisSink, RedisSource, SqlSink
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared, die
@@ -129,6 +129,16 @@ def test_a_name_that_no_system_takes_is_refused_where_it_is_given(name: str) -> 
             make(name, schema="n bigint")
     with pytest.raises(InvalidConfigError, match=r"SqlSink: .* is no name"):
         SqlSink("sqlite://", name)
+    for make_redis in (lambda: RedisSink("redis://h", name), lambda: RedisSource("redis://h", name, ["a"])):
+        with pytest.raises(InvalidConfigError, match=r"Redis(Sink|Source): .* is no name"):
+            make_redis()
+
+
+@pytest.mark.parametrize("name", ["..", "a\nb", "a\0b", "a\udcff", "é", "a" * 250, "", "../x"])
+def test_a_topic_that_kafka_refuses_is_refused_where_it_is_given(name: str) -> None:
+    for make in (lambda: KafkaSink("h:1", name), lambda: KafkaSource("h:1", ["fine", name])):
+        with pytest.raises(InvalidConfigError, match=r"Kafka(Sink|Source): .* is no name of a topic"):
+            make()
 
 
 def test_a_folder_that_cannot_be_ends_the_run_at_once(tmp_path: Path) -> None:

@@ -88,8 +88,16 @@ def test_busy_servers_are_asked_again_and_refused_rows_are_parked(target: Target
     ]
     with pytest.raises(WorkerFailedError, match=r"'sink' .* waits for its target: .*Connection refused.*; given up after 1 s"):
         feed(HttpSink("http://127.0.0.1:9/"), ["n"], [[1]])
-    with pytest.raises(InvalidConfigError, match="is no URL of the form https://host/path"):
-        HttpSink("ftp://host/")
+    for url in (
+        "ftp://host/",
+        "http://host:99999/",
+        "http://host/a\r\nX: y",
+        "http://host/a b",
+        "http://host/\xe9",
+        "http://h\udcff/",
+    ):
+        with pytest.raises(InvalidConfigError, match="is no URL of the form https://host/path"):
+            HttpSink(url)
 
 
 @bolt("user")
