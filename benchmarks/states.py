@@ -2,9 +2,11 @@
 
 Run: python -m benchmarks.states [--backend lazy|memory] [--keys N [N ...]] [--working-set N] [--tuples N] [--runs N]. A state is
 filled with every key once; then tuples with keys of the working set, spread evenly over all keys, are counted. Acking on,
-exactly-once, 2 workers with a spout task and a stateful task each, embedded Redis (AOF on) and ZooKeeper. A restart is the time
-from SIGKILL of a worker to the first tuple that its successor has committed. Several numbers of keys get a cluster each. Their
-runs alternate, so that the drift of the machine cancels, and the ratio of each to the first is printed.
+exactly-once, 2 workers with a spout task and a stateful task each, embedded Redis (AOF on) and ZooKeeper. For every number of
+keys, a run of the working set is not timed: until it ends, every key has been written to its hash, and Redis has rewritten its
+log. These are costs of the fill. A restart is the time from SIGKILL of a worker to the first tuple that its successor has
+committed. Several numbers of keys get a cluster each. Their runs alternate, so that the drift of the machine cancels, and the
+ratio of each to the first is printed.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.start import executed_by, wait
+from benchmarks.start import wait
 from sparkstorm.api import (
     BasicOutputCollector,
     ReplayableSpout,
@@ -35,6 +38,7 @@ from sparkstorm.app.cluster import Cluster
 from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.config import merge
 from sparkstorm.embedded.redis import client_of
+from sparkstorm.model.assignment import WorkerBeat
 from sparkstorm.model.topology import Topology
 
 _WORKERS = 2
@@ -104,8 +108,8 @@ def main() -> None:
         with Cluster.open(conf) as cluster:
             for line in measure(cluster, Path(folder, "limit"), options):
                 print(line, flush=True)
-                if options.in_turn:
-                    sys.stdin.readline()
+                if options.in_turn and not sys.stdin.readline():
+                    break  # the other process has failed
 
 
 def alternate(options: argparse.Namespace) -> None:
@@ -115,24 +119,39 @@ def alternate(options: argparse.Namespace) -> None:
         command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
     processes: list[Any] = [subprocess.Popen([*command, "--keys", str(keys)], **pipes) for keys in options.keys]
-    for process in processes:
-        print(process.stdout.readline(), end="", flush=True)  # each has filled its state
-    rates: list[list[float]] = [[] for _ in processes]
-    for run in range(options.runs + 1):
-        for n in range(len(processes)):
-            place = (n + run) % len(processes)
-            processes[place].stdin.write("\n")
-            print(line := processes[place].stdout.readline(), end="", flush=True)
-            if run < options.runs:
-                rates[place].append(float(line.split()[3].replace(",", "")))
+    try:
+        for process in processes:
+            step(process)  # each has filled its state
+        rates: list[list[float]] = [[] for _ in processes]
+        for run in range(options.runs + 1):
+            for n in range(len(processes)):
+                place = (n + run) % len(processes)
+                with suppress(BrokenPipeError):
+                    processes[place].stdin.write("\n")
+                line = step(processes[place])
+                if run < options.runs:
+                    rates[place].append(float(line.split()[3].replace(",", "")))
+    finally:
+        for process in processes:
+            with suppress(BrokenPipeError):
+                process.stdin.close()  # each ends after its step
+        for process in processes:
+            process.wait()
     for keys, measured in zip(options.keys[1:], rates[1:], strict=True):
         ratios = [one / first for one, first in zip(measured, rates[0], strict=True)]
         print(
             f"{keys:,} keys / {options.keys[0]:,} keys: {statistics.median(ratios):.2f} of the throughput "
             f"({min(ratios):.2f}-{max(ratios):.2f}, n = {len(ratios)})"
         )
-    for process in processes:
-        process.communicate("\n")
+
+
+def step(process: Any) -> str:
+    """Print and return the next line of a process; SystemExit when it has ended."""
+    line = process.stdout.readline()
+    if not line:
+        raise SystemExit(f"{' '.join(process.args[1:])} ended with {process.wait()} before its last line; the others are stopped")
+    print(line, end="", flush=True)
+    return str(line)
 
 
 def measure(cluster: Cluster, limit: Path, options: argparse.Namespace) -> Iterator[str]:
@@ -151,7 +170,7 @@ def measure(cluster: Cluster, limit: Path, options: argparse.Namespace) -> Itera
     wait(lambda: len([beat for beat in handle.beats() if beat.state == "RUNNING"]) == _WORKERS, _LIMIT_S)
     done = keys // _WORKERS
     fill_s = seconds_to(handle, limit, done)
-    wait(lambda: not is_rewriting(redis), _LIMIT_S)  # the fill has made Redis rewrite its log, on the same cores
+    done = settle(handle, redis, limit, done, options)
     kept = int(redis.info("memory")["used_memory"]) - before
     yield f"{keys:,} keys filled in {fill_s:.0f} s"
     rates, costs = [], []
@@ -175,6 +194,28 @@ def measure(cluster: Cluster, limit: Path, options: argparse.Namespace) -> Itera
     wait(lambda: cluster.find("states") is None)
 
 
+def settle(handle: TopologyHandle, redis: Any, limit: Path, done: int, options: argparse.Namespace) -> int:
+    """Count tuples until the fill is written to the hashes, let Redis rewrite its log; return how many each spout has emitted."""
+    filled = done * _WORKERS
+    while True:
+        done += options.tuples // _WORKERS
+        seconds_to(handle, limit, done)
+        if options.backend != "lazy" or keys_in_bases(redis) == filled:
+            break
+    wait(lambda: not is_rewriting(redis), _LIMIT_S)
+    redis.bgrewriteaof()
+    wait(lambda: not is_rewriting(redis), _LIMIT_S)
+    return done
+
+
+def keys_in_bases(redis: Any) -> int:
+    """Return the number of keys in the hashes of lazy states."""
+    pipe = redis.pipeline(transaction=False)
+    for name in redis.scan_iter("*:state:*", count=1000):
+        pipe.hlen(name)
+    return sum(pipe.execute())
+
+
 def topology(limit: Path, keys: int, working_set: int) -> Topology:
     """Keys to counts."""
     builder = TopologyBuilder()
@@ -192,16 +233,38 @@ def seconds_to(handle: TopologyHandle, limit: Path, each: int) -> float:
 
 
 def restart_s(handle: TopologyHandle, limit: Path, each: int) -> float:
-    """Kill a worker, let a few tuples come; return the time until its successor has committed the first."""
+    """Kill a worker, let a few tuples come; return the time until its successor, in whatever slot, has committed the first."""
+    wait(lambda: bool(handle.beats()[0].stats_by_executor), _LIMIT_S)  # which names its tasks, from the worker's first report on
     victim = handle.beats()[0]
-    owner = f"{victim.node}:{victim.port}"
-    before, began = executed_by(handle, owner), time.perf_counter()
+
+    def is_new(beat: WorkerBeat) -> bool:
+        return beat.state == "RUNNING" and beat.pid != victim.pid
+
+    tasks = [task for first, last in victim.stats_by_executor for task in range(first, last + 1)]
+    began = time.perf_counter()
     os.kill(victim.pid, signal.SIGKILL)
+    wait(lambda: not is_alive(victim.pid))
+    before = executed(handle, tasks)
     write(limit, each)
-    wait(lambda: executed_by(handle, owner) > before, _LIMIT_S)
+    wait(lambda: executed(handle, tasks) > before, _LIMIT_S)
     seconds = time.perf_counter() - began
-    wait(lambda: handle.progress().acked >= _WORKERS * each and handle.beats()[0].pid != victim.pid, _LIMIT_S)
+    wait(lambda: handle.progress().acked >= _WORKERS * each, _LIMIT_S)
+    wait(lambda: len(beats := handle.beats()) == _WORKERS and all(map(is_new, beats)), _LIMIT_S)
     return seconds
+
+
+def executed(handle: TopologyHandle, tasks: list[int]) -> int:
+    """Return the tuples that tasks have executed and committed, in whatever workers."""
+    counts = handle.counts()
+    return sum(counts[task].executed for task in tasks if task in counts)
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; one that its parent has not awaited does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def is_rewriting(redis: Any) -> bool:

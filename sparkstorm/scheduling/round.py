@@ -39,7 +39,9 @@ def plan_round(
     kept = {each: _kept(views[each], known, snapshot, alive, rebalanced, memory) for each, known in snapshot.topologies.items()}
     frozen = {each for each, known in snapshot.topologies.items() if known.base.status == TopologyStatus.KILLED}
     for topology_id in frozen:
-        views[topology_id] = _without_wishes(views[topology_id], snapshot.assignments.get(topology_id))
+        found = snapshot.assignments.get(topology_id)
+        views[topology_id] = _without_wishes(views[topology_id], found.slot_by_executor if found else {})
+    waiting = _hold_back(views, kept, rebalanced, frozen) if rebalanced else {}
     cluster = ClusterView(_supervisors(snapshot, alive, frozen), views.values(), kept, conf)
     cluster.previous = _previous(snapshot, alive, rebalanced)
     # living executors on a lost supervisor may stay (JStorm's unstopped workers), also during a rebalance
@@ -53,6 +55,7 @@ def plan_round(
     scheduler.schedule({each: view for each, view in views.items() if each not in frozen}, cluster)
     _check(cluster, frozen, in_use)
     answer = {each: cluster.placement(each).slot_by_executor for each in views if each not in frozen}
+    answer = {each: placed for each, placed in answer.items() if waiting.get(each) != placed}
     return Plan(_differences(snapshot, answer, rebalanced, now_ms), answer, dict(cluster.status), dict(cluster.refused))
 
 
@@ -111,9 +114,29 @@ def _previous(snapshot: Snapshot, alive: Alive, rebalanced: Mapping[str, Rebalan
     return found
 
 
-def _without_wishes(view: TopologyView, assignment: Assignment | None) -> TopologyView:
-    """Return the view of a topology that is being killed: it keeps its slots and needs no scheduling."""
-    placed = assignment.slot_by_executor if assignment else {}
+def _hold_back(
+    views: dict[str, TopologyView], kept: dict[str, Placement | Placed], rebalanced: Container[str], frozen: Container[str]
+) -> dict[str, Placed]:
+    """Let other topologies that lack slots wait for the next round; return the placements of those that have some.
+
+    Otherwise one of them could take every slot that a rebalance frees, and leave the rebalanced topology without a worker.
+    """
+    waiting: dict[str, Placed] = {}
+    for topology_id in [each for each in views if each not in rebalanced and each not in frozen]:
+        view, found = views[topology_id], kept[topology_id]
+        placed = found.slot_by_executor if isinstance(found, Placement) else found
+        if view.component_by_executor.keys() <= placed.keys():
+            continue
+        if placed:
+            views[topology_id], kept[topology_id] = _without_wishes(view, placed), placed
+            waiting[topology_id] = placed
+        else:
+            del views[topology_id], kept[topology_id]
+    return waiting
+
+
+def _without_wishes(view: TopologyView, placed: Placed) -> TopologyView:
+    """Return the view of a topology that keeps its slots and needs no scheduling, as one that is being killed."""
     components = tuple(
         ComponentView(part.id, part.kind, tuple(each for each in part.executors if each in placed)) for part in view.components
     )

@@ -76,6 +76,18 @@ def test_workers_in_the_conf_of_a_rebalance_are_workers() -> None:
     assert base and base.num_workers == 2 and len(set(bench.slots(topology_id).values())) == 2
 
 
+def test_a_topology_that_waits_for_slots_takes_none_that_a_rebalance_needs() -> None:
+    bench = Bench(nodes=1)
+    running, waiting = bench.submit("words", topology__workers=2), bench.submit("early", topology__workers=2)
+    assert bench.state.read_assignment(waiting) is None
+    planned = bench.service.plan_rebalance("words", RebalanceOptions(1))
+    assert not planned.unplaced and len(set(planned.after.values())) == 1
+    bench.service.rebalance("words", RebalanceOptions(1), wait_secs=0)
+    assert len(set(bench.slots(running).values())) == 1
+    bench.advance(20)
+    assert {len(set(bench.slots(each).values())) for each in (running, waiting)} == {1}
+
+
 class Watching(DefaultScheduler):
     """Keeps what it was shown."""
 

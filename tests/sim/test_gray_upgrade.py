@@ -182,6 +182,33 @@ def test_three_batches_of_workers_and_every_count_is_exact() -> None:
         assert found.keys() == {"old", "new"} and bench.new_workers() == set()
 
 
+def test_a_worker_goes_on_with_its_code_while_the_new_code_cannot_be_fetched() -> None:
+    """S0.25."""
+    with Bench() as bench:
+        store, read = bench.cluster.bytes_store, bench.cluster.bytes_store.get
+        known, is_damaged, workers = set(store.list_keys()), True, live_workers(bench)
+
+        def get(key: str) -> bytes | None:
+            is_torn = is_damaged and key not in known and bench.status() is TopologyStatus.UPGRADING  # Nimbus has checked it
+            return b"torn" if is_torn else read(key)
+
+        store.get = get  # type: ignore[method-assign]
+        bench.upgrade(worker__num=1)
+        acked = len(bench.spout.acked)
+        bench.run(lambda: bench.fed["word0"] >= 40)
+        assert len(bench.state.upgrade_state(bench.id).upgrading) == 1
+        assert live_workers(bench) == workers and len(bench.spout.acked) > acked
+        is_damaged = False
+        bench.run(lambda: bench.rests(1))
+        assert len(live_workers(bench) - workers) == 1
+        assert bench.counts().keys() == {"old", "new"}
+
+
+def live_workers(bench: Bench) -> set[tuple[WorkerSlot, int]]:
+    """Return the slots with a worker, each with an identity of its process."""
+    return {(slot.slot, id(slot.process)) for slot in bench.cluster.topology().workers if slot.process and slot.worker}
+
+
 def test_workers_go_by_name_then_by_component_and_complete_leaves_the_others_on_their_code() -> None:
     """S0.9, S0.10, S0.12, S0.30."""
     with Bench() as bench:
