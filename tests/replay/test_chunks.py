@@ -91,3 +91,10 @@ def test_rows_written_as_a_result_at_once_are_those_of_packed_chunks(is_timed: b
         assert {type(chunk) for chunk in opened} == ({OpenChunk} if rows is plain else {Chunk})
         tables = [pa.Table.from_batches(write(chunks)) for chunks in (packed, opened)]
         assert tables[0].equals(tables[1]) and tables[0].num_rows == len(rows)
+
+
+def test_text_that_is_not_valid_utf_8_is_refused_alike_where_rows_are_written_as_a_result_at_once() -> None:
+    rows = [((1, "fine"), 0, Source("bolt", 3, "default", ("n", "text"))), ((2, "\ud800"), 0, None)]
+    for is_open in (False, True):
+        with pytest.raises(CodecError, match=r"surrogates|UTF-8"):
+            list(ChunkWriter(Codec(), 1, False, is_open).rows(0, 3, "default", list(rows)))

@@ -111,11 +111,14 @@ def whole_pieces(lists: Iterable[list[Any]]) -> Iterator[list[Any]]:
 def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield few large batches instead of many small ones: partitioning by key has a cost per key and batch."""
     waiting: list[pa.RecordBatch] = []
+    rows = size = 0
     for batch in batches:
         waiting.append(batch)
-        if _is_enough(waiting):
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= _WHOLE_ROWS or size >= _WHOLE_BYTES:
             yield _joined(waiting)
-            waiting = []
+            waiting, rows, size = [], 0, 0
     if waiting:
         yield _joined(waiting)
 

@@ -52,7 +52,6 @@ DDL = "kind int, target int, first_ms long, source long, seq long, sender int, s
 ORDER = ("target", "kind", "first_ms", "source", "seq")
 order_of = attrgetter(*ORDER)
 _SOURCE_STRIDE = 1 << 24
-_SIZED = frozenset({str, bytes})
 _values = itemgetter(0)
 
 
@@ -181,13 +180,18 @@ def _opened(chunk: Chunk, *columns: Sequence[Any]) -> OpenChunk:
 
 
 def _plain_size(columns: Sequence[Sequence[Any]]) -> int:
-    """Return about how many bytes columns of scalars have; 0 for columns with other values, which the codec has to see."""
+    """Return about how many bytes columns of scalars have; 0 for other values and bad text, which the codec has to see."""
     size = 0
     for column in columns:
         kinds = set(map(type, column))
         if not kinds <= SCALARS:
             return 0
         size += 8 * len(column)
-        if not kinds.isdisjoint(_SIZED):
-            size += sum(len(value) for value in column if type(value) in _SIZED)
+        if bytes in kinds:
+            size += sum(len(value) for value in column if type(value) is bytes)
+        if str in kinds:
+            try:
+                size += len("".join([value for value in column if type(value) is str]).encode())
+            except UnicodeEncodeError:
+                return 0
     return size
