@@ -502,6 +502,8 @@ def main(rows: int, groups: Sequence[str]) -> None:
     os.environ["BENCH_PASSWORD"] = PASSWORD
     print(f"{rows:,} rows, median of {_RUNS}\n{'':<24}{'bare library':>14}{'connector':>14}   ratio")
     tuples = make_tuples(rows)
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)  # as in a worker (worker/loop.py), for connector and library alike
     for group in groups or _GROUPS:
         with tempfile.TemporaryDirectory() as folder:
             _GROUPS[group](Path(folder), tuples)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from typing import TextIO
 
 from sparkstorm.client.handle import TopologyProgress
+from sparkstorm.model.topology import BAD_STREAM
 
 _WIDTH = 118
 
@@ -55,6 +57,8 @@ class Console:
             f"{progress.executed:,} tuples executed in {took:.1f} s ({speed:,.0f}/s), {progress.acked:,} trees acked, "
             f"{progress.failed:,} failed, {progress.parked:,} parked{latency_text(progress)}"
         )
+        for line in bad_lines(progress.bad):
+            self.say(line)
 
 
 def progress_text(progress: TopologyProgress, rate: float) -> str:
@@ -64,10 +68,16 @@ def progress_text(progress: TopologyProgress, rate: float) -> str:
         percent = 100 * progress.done / progress.total
         share = f"{percent:5.1f} % of {_amount(progress.total)}  "
     parked = f"  parked {progress.parked:,}" if progress.parked else ""
+    bad = f"  bad {sum(progress.bad.values()):,}" if progress.bad else ""
     return (
         f"{share}{rate:>9,.0f} tuples/s  pending {progress.pending:,}  acked {progress.acked:,}  "
-        f"failed {progress.failed:,}{parked}{latency_text(progress)}"
+        f"failed {progress.failed:,}{parked}{bad}{latency_text(progress)}"
     )
+
+
+def bad_lines(bad: Mapping[str, int]) -> list[str]:
+    """Return a sentence for each component that sent records to its stream `bad`."""
+    return [f"{count:,} records went to the stream {BAD_STREAM} of {component}" for component, count in sorted(bad.items())]
 
 
 def latency_text(progress: TopologyProgress) -> str:

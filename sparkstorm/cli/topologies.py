@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from sparkstorm.app.console import bad_lines
 from sparkstorm.cli.common import OK, add_topology_verb, add_verb, lasted, opened, table, when, write_json
 from sparkstorm.client import TopologyHandle
 from sparkstorm.client.logs import shown
@@ -175,6 +176,7 @@ def status_text(found: Mapping[str, Any], now_ms: int) -> str:
         rows = [(name, *sums.values()) for name, sums in found["components"].items()]
         lines += ["", table(("component", "tasks", *_COUNTS), rows)]
     progress = found["progress"]
+    lines += bad_lines(progress["bad"])
     if progress["p50_ms"] is not None:
         lines.append(f"complete latency: p50 {progress['p50_ms']:,.0f} ms, p99 {progress['p99_ms']:,.0f} ms")
     missing = set(found["slots"]) - {worker["slot"] for worker in found["workers"]}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ class TopologyProgress:
     p99_ms: float | None
     is_settled: bool  # nothing is under way
     is_drained: bool  # nothing is under way, and nothing will come: all sources are exhausted
+    bad: Mapping[str, int] = field(default_factory=dict)  # rows emitted to the stream `bad`, by component, where there are any
 
 
 class TopologyHandle:
@@ -105,6 +107,7 @@ class TopologyHandle:
             percentile_ms(merged.latency_buckets, 0.99),
             is_settled,
             is_drained,
+            _bad_by_component(counts),
         )
 
     def progress_by_worker(self) -> dict[str, Progress]:
@@ -311,3 +314,10 @@ class TopologyHandle:
     def _spout_counts(self, merged: Progress) -> list[TaskCounts]:
         table = self.tasks()
         return [c for task, c in merged.counts_by_task.items() if task in table and table[task].kind == "spout"]
+
+
+def _bad_by_component(counts: Sequence[TaskCounts]) -> dict[str, int]:
+    found = Counter[str]()
+    for each in counts:
+        found[each.component] += each.bad
+    return dict(+found)

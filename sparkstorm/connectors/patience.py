@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 
 _FIRST_PAUSE_MS = 100
 _LONGEST_PAUSE_MS = 5_000
 _MOST_BYTES = 4096
+PASSWORDS = ("password", "passwd", "pwd")
+SECRETS = (*PASSWORDS, "secret", "token", "credential")
+_DSN_WORD = re.compile(r"(?:^|[\s?&;])([\w.%-]+)\s*=")  # of "host=h password=p", "h;Pwd=p" and "?password=p"
 
 
 class Patience:
@@ -77,9 +81,19 @@ class Secret:
 def without_password(url: str, what: str) -> str:
     """Return a URL that holds no password; InvalidConfigError for one that does, since URLs are logged."""
     try:
-        parts = urlsplit(url)
+        urlsplit(url)
     except ValueError as error:
         raise InvalidConfigError(f"{what}: this is no URL: {error}") from error
-    if parts.password is not None:
+    if holds_secret(url, PASSWORDS):
         raise InvalidConfigError(f"{what}: take the password out of the URL, and name its place with password_file or password_env")
     return url
+
+
+def holds_secret(text: str, signs: Sequence[str]) -> bool:
+    """Return whether a URL has a password, or its query, or a DSN of words ("host=h password=p"), a word with such a sign."""
+    if any(sign in word.lower() for word in _DSN_WORD.findall(unquote(text)) for sign in signs):
+        return True
+    try:
+        return urlsplit(text).password is not None
+    except ValueError:
+        return False

@@ -8,15 +8,13 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Unpack
-from urllib.parse import parse_qsl, urlsplit
 
 from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.connectors.file_folders import raise_lasting
 from sparkstorm.connectors.file_sinks import FileSink, FileSizes, delete_file, named_columns
+from sparkstorm.connectors.patience import SECRETS, holds_secret
 from sparkstorm.errors import InvalidConfigError, SparkStormError, StoreInconsistentError
-
-_SECRETS = ("secret", "token", "credential", "password")
 
 
 class TableSizes(FileSizes, total=False):
@@ -150,20 +148,14 @@ class TableSink(FileSink):
 def refuse_secrets(sink: str, option: str, given: Mapping[str, str], mend: str) -> dict[str, str]:
     """Return a copy of a library's options; InvalidConfigError for a secret among them, since they travel and are logged.
 
-    A password within a URL, as of an Iceberg catalog in PostgreSQL, is one too, and so is one in a URL's query.
+    A password within a URL, as of an Iceberg catalog in PostgreSQL, is one too, also in a URL's query or in a DSN of words.
     """
-    held = [key for key, value in given.items() if any(sign in key.lower() for sign in _SECRETS) or _holds_password(value)]
+    held = [
+        key for key, value in given.items() if any(sign in key.lower() for sign in SECRETS) or holds_secret(str(value), SECRETS)
+    ]
     if held:
         raise InvalidConfigError(f"{sink}: {option}: {held[0]} holds a password or secret; put it into {mend}")
     return dict(given)
-
-
-def _holds_password(value: Any) -> bool:
-    try:
-        parts = urlsplit(str(value))
-        return parts.password is not None or any(sign in key.lower() for key, _ in parse_qsl(parts.query) for sign in _SECRETS)
-    except ValueError:
-        return False
 
 
 def _plain(kind: Any) -> str:

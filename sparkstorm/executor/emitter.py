@@ -23,7 +23,7 @@ from sparkstorm.grouping.routes import (
     pick_one,
 )
 from sparkstorm.model.compiled import core
-from sparkstorm.model.topology import DEFAULT_STREAM, Grouping, Topology
+from sparkstorm.model.topology import BAD_STREAM, DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.model.tuples import Roots, Source
 from sparkstorm.model.values.codec import SCALARS, Codec
 
@@ -89,7 +89,8 @@ class Route:
         else:
             several = pick_many(grouping, task, targets)
             self.multis.append(several if lane is None else lane.many(several))
-        self.pick = self.singles[0] if len(self.singles) == 1 and not self.multis else None
+        is_plain = self.source.stream != BAD_STREAM  # whose rows are counted
+        self.pick = self.singles[0] if is_plain and len(self.singles) == 1 and not self.multis else None
 
     def spread(self, values: tuple[Any, ...], roots: Roots, log: list[Rows]) -> int:
         """Append a row for every target of every subscriber; returns how many."""
@@ -132,7 +133,8 @@ class Emitter:
         self.routes = routes
         self.log: list[Rows] = []
         self.unread: Rows = []  # rows of streams without subscribers, so that `log` has a list for every row
-        self.spreads: list[tuple[int, int, int]] = []  # place in log, and what to add to its length for (emitted, transferred)
+        # place in log, what to add to its length for (emitted, transferred), and how many rows of these are of the stream `bad`
+        self.spreads: list[tuple[int, int, int, int]] = []
         self.roots: Roots = 0
         self.renewed: list[Roots] = []  # of inputs whose time-out a bolt has reset
         self.lanes: Sequence[OutputClock] = ()  # ways to subscribers that are told about time
@@ -163,7 +165,7 @@ class Emitter:
             if not count:
                 self.unread.append((values, self.roots, route.source))
                 self.log.append(self.unread)
-            self.spreads.append((place, 1 - (count or 1), 0 if count else -1))
+            self.spreads.append((place, 1 - (count or 1), 0 if count else -1, int(stream == BAD_STREAM)))
         else:
             rows = pick(values)
             rows.append((values, self.roots, route.source))
@@ -184,7 +186,8 @@ class Emitter:
     def put_pieces(self, route: Route, pieces: Sequence[tuple[Rows, Any]], rows: int) -> None:
         """Send pieces of a batch of so many rows, each to its list; those of a stream without subscribers to `unread`."""
         sent = sum(piece.num_rows for target, piece in pieces if target is not self.unread)
-        self.spreads.append((len(self.log), rows - len(pieces), sent - len(pieces)))
+        is_bad = route.source.stream == BAD_STREAM
+        self.spreads.append((len(self.log), rows - len(pieces), sent - len(pieces), rows if is_bad else 0))
         for target, piece in pieces:
             target.append((piece, self.roots, route.source))
             self.log.append(target)
@@ -198,18 +201,20 @@ class Emitter:
             self._direct_rows(route, task)
         return route.checked(values)
 
-    def take_counts(self) -> tuple[int, int]:
-        """(emitted, transferred) since the last call; what was emitted can no longer be taken back."""
+    def take_counts(self) -> tuple[int, int, int]:
+        """(emitted, transferred, emitted to the stream `bad`) since the last call; what was emitted can no longer be taken back."""
         for lane in self.lanes:
             lane.settle(self.log)
         emitted = transferred = len(self.log)
-        for _, more_emitted, more_transferred in self.spreads:
+        bad = 0
+        for _, more_emitted, more_transferred, more_bad in self.spreads:
             emitted += more_emitted
             transferred += more_transferred
+            bad += more_bad
         self.log.clear()
         self.unread.clear()
         self.spreads.clear()
-        return emitted, transferred
+        return emitted, transferred, bad
 
     def weight(self) -> int:
         """About how many bytes the rows of `log` take, by a sample: what leaves an epoch is counted again, exactly."""

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from sparkstorm.errors import InvalidTopologyError
 
 DEFAULT_STREAM = "default"
+BAD_STREAM = "bad"  # by convention: records that a source cannot turn into tuples
 ACKER = "__acker"
 MASTER = "__topology_master"
 SYSTEM = "__system"  # the source of ticks, as in Storm; it has no task

@@ -106,10 +106,7 @@ class RedisTransport:
     def commit(self, commit: Commit) -> Pressure:
         """One script call, sent again unchanged until its outcome is known."""
         frees = commit.frees(self._reading.bytes_passed(commit.cursors))
-        commands = list[Any]()
-        for command in self._commands(commit):
-            commands.append(len(command))
-            commands += command
+        commands = [word for command in self._commands(commit) for word in (len(command), *command)]
         backlog = self._run(commit, commands, "free" if frees else "grow", self._reading.request())
         self._standing = Commit(commit.owner, commit.token_by_task, commit.generation, commit.seq)
         self._reading.note_consumed(commit.cursors)

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from sparkstorm.settings import EpochSettings
 from sparkstorm.worker.epoch import Epoch
-from sparkstorm.worker.tasks.task_factory import TaskSet
-from sparkstorm.worker.tasks.worker_plan import WorkerPlan
-
-_HELD_MS = 1
 
 
 class Budget:
@@ -48,26 +44,3 @@ class Budget:
             adapted = max(1, pace * 4 // took_ms)
         share = self._bytes // 4
         return adapted if sent_bytes <= share else max(1, min(adapted, done * share // sent_bytes))
-
-
-class AckHold:
-    """An epoch without rows to send goes on for up to 1 ms: its acks leave with the next rows, in one commit instead of two."""
-
-    def __init__(self, plan: WorkerPlan, crew: TaskSet, is_allowed: bool) -> None:
-        """Nothing is held where the pace of a spout depends on its acks (topology.max.spout.pending)."""
-        spouts = [name for name, component in plan.topology.components.items() if component.kind == "spout"]
-        has_limit = any(plan.component_settings(name).max_spout_pending is not None for name in spouts)
-        self._crew, self._is_allowed = crew, is_allowed and not has_limit
-        self.until_ms = 0.0  # end of the epoch that is held; 0: none is
-
-    def may_go_on(self, epoch: Epoch, now_us: int) -> bool:
-        """Return whether an epoch need not be committed yet: it holds acks only, and has not waited for long."""
-        crew = self._crew
-        if not self._is_allowed or epoch.births or crew.blocks.has_rows:
-            return False
-        if not epoch.rows and not any(inbox.chunks or inbox.moved for inbox in crew.inboxes.values()):
-            return False  # there is nothing to commit
-        if any(spout.collector.immediate for spout in crew.spouts.values()):
-            return False
-        self.until_ms = self.until_ms or now_us / 1000 + _HELD_MS
-        return now_us < 1000 * self.until_ms

@@ -128,11 +128,6 @@ class OpenBlocks:
         """Return the birth of the oldest root that this epoch can have touched; None when nothing has run."""
         return min((births.oldest_ms for births in self._births.values() if births.oldest_ms), default=None)
 
-    @property
-    def has_rows(self) -> bool:
-        """Return whether rows are to leave with the commit."""
-        return any(block.rows for block in self.data) or any(block.rows for block in self.marks)
-
     def settle(self) -> None:
         """Take note of a successful commit."""
         for births in self._births.values():

@@ -38,6 +38,13 @@ class TaskCounts:
     total: int = 0  # what a spout says it has to emit in all (0: unknown)
     done: int = 0
     retried: int = 0  # tries that failed and are made again
+    bad: int = 0  # rows emitted to the stream `bad`
+
+    def add_emitted(self, emitted: int, transferred: int, bad: int) -> None:
+        """Count what an emitter has taken."""
+        self.emitted += emitted
+        self.transferred += transferred
+        self.bad += bad
 
 
 @dataclass(slots=True)
@@ -137,6 +144,6 @@ def merge(records: Iterable[Progress]) -> Progress:
 def _added(one: TaskCounts, other: TaskCounts) -> TaskCounts:
     newest = one if one.token >= other.token else other
     values: dict[str, Any] = {name: getattr(newest, name) for name in _NAMES}
-    for name in ("emitted", "transferred", "executed", "acked", "failed", "parked", "late", "retried"):
+    for name in ("emitted", "transferred", "executed", "acked", "failed", "parked", "late", "retried", "bad"):
         values[name] = getattr(one, name) + getattr(other, name)
     return TaskCounts(**values)

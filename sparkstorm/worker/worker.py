@@ -23,7 +23,7 @@ from sparkstorm.transport.base import Commit, Transport, entry_order
 from sparkstorm.transport.frames import Row
 from sparkstorm.worker.backpressure import Backpressure
 from sparkstorm.worker.epoch import Epoch, IdSource
-from sparkstorm.worker.epoch_budget import AckHold, Budget
+from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.epoch_commit import CommitBuilder
 from sparkstorm.worker.idle_reasons import Waiting
 from sparkstorm.worker.journal import reading
@@ -101,8 +101,7 @@ class Worker:
         self._has_more = False  # whether the last epoch may have left something to read or to do
         self._turns = deque(self._crew.bolts.values())
         self._sources = Sources(plan, self._crew, clock, self._gates, self._budget, self._deliver)
-        self._begun: Epoch | None = None  # an epoch that the next step goes on with
-        self._hold = AckHold(plan, self._crew, is_allowed=not self._sinks and not self._pulse.has_senders)
+        self._begun: Epoch | None = None  # an epoch in which spouts alone have run so far
         self._others_due_ms = 0.0  # when to step for anything but a spout; 0: at once
         self._sinks.finish(clock.now_ms())
 
@@ -114,7 +113,7 @@ class Worker:
         """Ask the spouts alone, while no input has come since the last step; return when to ask again, None to step now."""
         if self._clock.now_us() >= 1000 * self._others_due_ms:
             return None
-        epoch = self._begun or Epoch(self._ids, self.is_tracking)
+        epoch = Epoch(self._ids, self.is_tracking)
         if self._sources.run(epoch):
             self._begun, self._others_due_ms = epoch, 0.0
             return None
@@ -134,9 +133,6 @@ class Worker:
         if (due_ms := self._sinks.prepare(epoch, now_ms)) is not None:
             self._unprepared = epoch
             return due_ms
-        if not (self._has_more or self._careful_left) and self._hold.may_go_on(epoch, self._clock.now_us()):
-            return self._go_on_later(epoch, now_ms)
-        self._hold.until_ms = 0.0
         commit = Commit(
             self._plan.owner, self._plan.token_by_task, self._generation, self._seq + 1, watched=self._gates.watched, low_ms=0
         )
@@ -144,13 +140,6 @@ class Worker:
         commit.quarantined, self._quarantined = self._quarantined, []
         self._closing.close(epoch, commit)
         return self._commit(commit, now_ms)
-
-    def _go_on_later(self, epoch: Epoch, now_ms: int) -> float:
-        self._begun, until_ms = epoch, self._hold.until_ms
-        self._transport.ask(self._read_to(), _CHUNKS_AHEAD)
-        due_ms = self._next_due(now_ms, did=False)
-        self._others_due_ms = min(self._others_due_ms, until_ms)
-        return until_ms if due_ms is None else min(due_ms, until_ms)
 
     def _run_epoch(self, now_ms: int) -> Epoch:
         self._read()
@@ -184,7 +173,7 @@ class Worker:
     @property
     def is_settled(self) -> bool:
         """Return whether the last commit was applied, as far as this worker knows."""
-        return self._refused is None and not self._hold.until_ms
+        return self._refused is None
 
     @property
     def commits(self) -> tuple[int, int]:
@@ -334,9 +323,7 @@ class Worker:
         epoch.bytes += emitter.weight()
         counts = self._tally.of(sender.task)
         self.taps.note(emitter, self._clock)
-        emitted, transferred = emitter.take_counts()
-        counts.emitted += emitted
-        counts.transferred += transferred
+        counts.add_emitted(*emitter.take_counts())
         if not self._careful_left:
             self._pulse.tell(sender)
 

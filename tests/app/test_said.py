@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.app.console import Console
+from sparkstorm.app.console import Console, progress_text
 from sparkstorm.app.own_cluster import starting_text
 from sparkstorm.app.results import sum_text
 from sparkstorm.client.handle import TopologyProgress
@@ -43,3 +43,14 @@ def test_a_store_that_lost_its_tail_makes_no_negative_speed(capsys: pytest.Captu
         console.show(TopologyProgress(0, 0, 0, executed, 0, 0, 0, 0, None, None, is_settled=False, is_drained=False))
     console.total(TopologyProgress(0, 0, 0, 400, 0, 0, 0, 0, None, None, is_settled=True, is_drained=True))
     assert "-" not in capsys.readouterr().out
+
+
+def test_records_that_went_to_the_stream_bad_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    bad = {"lines": 12, "clicks": 1_000}
+    progress = TopologyProgress(0, 0, 0, 0, 0, 0, 0, 0, None, None, is_settled=True, is_drained=True, bad=bad)
+    Console().total(progress)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "1,000 records went to the stream bad of clicks",
+        "12 records went to the stream bad of lines",
+    ]
+    assert "  bad 1,012" in progress_text(progress, 0)

@@ -168,9 +168,14 @@ def run_files(spout: Files) -> tuple[list[Any], list[Any]]:
     builder.set_spout("files", spout)
     builder.set_bolt("rows", rows, inputs="files")
     builder.set_bolt("bad", bad, inputs="files:bad")
+    builder.set_spout("unheard", spout)
     with LocalCluster() as cluster:
         cluster.submit(builder.build(), {"topology.workers": 2})
         cluster.run_until_idle()
+        counts = [cluster.counts(name) for name in ("files", "unheard")]
+    assert [each.bad for each in counts] == [len(bad.values)] * 2
+    assert counts[0].emitted == counts[1].emitted == len(rows.values) + len(bad.values)
+    assert (counts[0].transferred, counts[1].transferred) == (counts[0].emitted, 0)
     return rows.values, bad.values
 
 

@@ -88,6 +88,11 @@ def test_tables_that_do_not_fit_are_named(tmp_path: Path) -> None:
         InvalidConfigError, match=r"properties: s3.secret-access-key holds a password or secret; put it into PYICEBERG_"
     ):
         IcebergSink("db.rows", SCHEMA, properties={"s3.secret-access-key": "x"})
-    for uri in ("postgresql+psycopg://me:secret@host/db", "postgresql://host/db?user=me&password=secret"):
+    for uri in (
+        "postgresql+psycopg://me:secret@host/db",
+        "postgresql://host/db?user=me&password=secret",
+        "host=h user=me password=secret",
+        "Server=h;Pwd = secret",
+    ):
         with pytest.raises(InvalidConfigError, match=r"^(?!.*secret@).*properties: uri holds a password"):
             IcebergSink("db.rows", SCHEMA, properties={"type": "sql", "uri": uri})

@@ -67,8 +67,9 @@ def test_mistakes_of_a_sink_are_one_sentence(database: Path) -> None:
         feed(SqlSink(url, "rows"), ["m"], [[1]])
     with pytest.raises(WorkerFailedError, match="unable to open database file"):
         feed(SqlSink("sqlite:////nowhere/a.db", "rows"), ["n"], [[1]])
-    with pytest.raises(InvalidConfigError, match="take the password out of the URL"):
-        SqlSink("postgresql://me:secret@host/db", "rows")
+    for held in ("postgresql://me:secret@host/db", "postgresql://host/db?user=me&password=secret", "host=h password=secret"):
+        with pytest.raises(InvalidConfigError, match="take the password out of the URL"):
+            SqlSink(held, "rows")
     with pytest.raises(WorkerFailedError, match="is no URL of a database"):
         feed(SqlSink("nonsense", "rows"), ["n"], [[1]])
 

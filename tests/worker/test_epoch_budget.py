@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, Tuple
-from sparkstorm.model.tuples import Source
 from sparkstorm.settings import EpochSettings
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.sim_transport import SimTransport
 from sparkstorm.transport.base import Commit, Pressure
-from sparkstorm.worker.epoch import Epoch, RandomIds
-from sparkstorm.worker.epoch_budget import AckHold, Budget
+from sparkstorm.worker.epoch_budget import Budget
 from tests.worker.building import Pass, chain
 
 KB = 1024
@@ -125,26 +123,6 @@ def test_the_pace_falls_with_the_weight_of_what_is_sent() -> None:
     assert budget.pace(8, 8, 0, 100, sent_bytes=8192) == 1
     assert budget.pace(80, 80, 0, 100, sent_bytes=2048) == 40
     assert budget.pace(8, 8, 8, 100, sent_bytes=0) == 4
-
-
-@pytest.mark.parametrize(("most_pending", "is_held"), [(None, True), ("auto", False), (1000, False)])
-def test_acks_wait_a_millisecond_for_rows_unless_the_pace_of_a_spout_depends_on_them(most_pending: Any, is_held: bool) -> None:
-    with LocalCluster() as cluster:
-        cluster.submit(chain(FeederSpout(), Pass()), {"topology.workers": 1, "topology.max.spout.pending": most_pending})
-        cluster.run_until_idle()
-        worker = cluster.topology().workers[0].worker
-        assert worker is not None
-        hold, epoch, now_us = AckHold(worker._plan, worker.crew, is_allowed=True), Epoch(RandomIds(0), True), 10**9
-        assert not hold.may_go_on(epoch, now_us)  # nothing to commit
-        epoch.rows = 1
-        assert [hold.may_go_on(epoch, now_us + us) for us in (0, 999, 1000)] == [is_held, is_held, False]
-        hold.until_ms = 0.0
-        epoch.births[1] = 1
-        assert not hold.may_go_on(epoch, now_us)  # trees that begin
-        epoch.births.clear()
-        worker.crew.blocks.data[0].rows.append(((1,), 0, Source("spout", 1, "default", ("value",))))
-        assert not hold.may_go_on(epoch, now_us)  # rows
-        worker.crew.blocks.data[0].rows.clear()
 
 
 def test_a_spout_alone_is_asked_without_an_epoch_until_it_emits() -> None:
