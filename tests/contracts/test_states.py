@@ -168,6 +168,20 @@ def test_a_restart_reads_a_journal_in_proportion_to_changes_and_memory_is_bounde
     assert sum(value for _, value in state.items()) == 40_000
 
 
+def test_keys_that_do_not_change_are_set_aside_and_stay_in_memory(bench: Bench) -> None:
+    state: Any = Owner(bench, "lazy", most=400).state
+    state.add_batch(list(range(100)))
+    state.take_changes()
+    state.delete(50)
+    for _ in range(100):
+        state.add_batch(list(range(10)))
+        state.take_changes()
+    assert len(state._data) == 10 and len(state._former) > 80
+    state._base = None  # every key is found without it
+    assert [state.get(key) for key in (9, 10, 50, 99)] == [101, 1, None, 1]
+    assert len(state) == 99
+
+
 def test_keys_that_compare_equal_are_one(bench: Bench, small_sweeps: None) -> None:
     berlin = datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))
     pairs = [(1, 1.0), (1, True), (1, Decimal("1.0")), (0.5, Decimal("0.50")), (berlin, datetime(2026, 1, 1, tzinfo=UTC))]
