@@ -207,10 +207,6 @@ class LazyState(MemoryState):
         changed = self._pinned | dict(zip(self.undo[::3], self.undo[2::3], strict=True))
         return self._merged(changed)
 
-    def columns(self) -> tuple[list[Any], list[Any]]:
-        pairs = dict(self.every_pair())
-        return list(pairs), list(pairs.values())
-
     def __iter__(self) -> Iterator[Any]:
         return (key for key, _ in self.every_pair())
 

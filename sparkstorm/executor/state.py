@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
@@ -217,16 +218,12 @@ class MemoryState:
 
     def every_pair(self) -> Iterator[tuple[Any, Any]]:
         """Every key with its value as it lies there, as of now; not to be changed."""
-        return zip(*self.columns(), strict=True)
+        return zip(list(self._data), list(self._data.values()), strict=True)
 
     def count_of(self, *kinds: type) -> int:
         """Return the number of values of some types."""
-        there = list(map(type, self._data.values()))
-        return sum(map(there.count, kinds))
-
-    def columns(self) -> tuple[list[Any], list[Any]]:
-        """Every key and, in the same order, every value as it lies there; not to be changed."""
-        return list(self._data), list(self._data.values())
+        counts = Counter(map(type, self._data.values()))
+        return sum(counts[kind] for kind in kinds)
 
     def snapshot(self) -> list[list[Any]]:
         """Every [key, value]."""

@@ -5,18 +5,15 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from sparkstorm.api.components import Effects
 from sparkstorm.config import merge
 from sparkstorm.errors import CodecError
-from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.job import RunSettings, make_job
 from sparkstorm.replay.plan import make_plan
-from sparkstorm.replay.results.frames import writing
-from sparkstorm.replay.tasks.chunks import ROWS, START, Chunk, ChunkWriter, OpenChunk, order_of, unpack_rows
+from sparkstorm.replay.tasks.chunks import ROWS, START, Chunk, ChunkWriter, order_of, unpack_rows
 from sparkstorm.replay.tasks.stage import run_exchange, run_feed
 from tests.replay.random_topologies import random_topology
 
@@ -76,25 +73,3 @@ def test_a_stage_that_runs_again_on_chunks_in_another_order_makes_the_same_chunk
         assert runs[0] == runs[1] == runs[2]
         made[stage.number] = runs[0]
     assert sum(len(chunks) for chunks in made.values()) > len(made)
-
-
-@pytest.mark.parametrize("is_timed", [False, True])
-def test_rows_written_as_a_result_at_once_are_those_of_packed_chunks(is_timed: bool) -> None:
-    source = Source("bolt", 3, "default", ("n", "text", "list"))
-    plain = [((n, "é" * (n % 5) if n % 7 else None, None), n, source) for n in range(20_000)]
-    nested = [((1, "a", (1, 2)), 0, source), ((None, "b", []), 0, source)]
-    write, _ = writing("bolt", [("n", pa.int64()), ("text", pa.string()), ("list", pa.list_(pa.int64()))])
-    for rows in (plain, nested):
-        packed, opened = (
-            list(ChunkWriter(Codec(), 1, is_timed, is_open).rows(0, 3, "default", list(rows))) for is_open in (False, True)
-        )
-        assert {type(chunk) for chunk in opened} == ({OpenChunk} if rows is plain else {Chunk})
-        tables = [pa.Table.from_batches(write(chunks)) for chunks in (packed, opened)]
-        assert tables[0].equals(tables[1]) and tables[0].num_rows == len(rows)
-
-
-def test_text_that_is_not_valid_utf_8_is_refused_alike_where_rows_are_written_as_a_result_at_once() -> None:
-    rows = [((1, "fine"), 0, Source("bolt", 3, "default", ("n", "text"))), ((2, "\ud800"), 0, None)]
-    for is_open in (False, True):
-        with pytest.raises(CodecError, match=r"surrogates|UTF-8"):
-            list(ChunkWriter(Codec(), 1, False, is_open).rows(0, 3, "default", list(rows)))

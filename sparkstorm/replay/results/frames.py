@@ -249,7 +249,7 @@ def _array(name: str, field: str, values: Any, kind: pa.DataType) -> pa.Array:
 def _columns(codec: Codec, chunk: Chunk) -> Sequence[Any]:
     """Return a chunk's columns: lists of values or Arrow arrays."""
     if isinstance(chunk, OpenChunk):
-        return [*chunk.columns, [chunk.target] * chunk.rows] if chunk.kind == KEPT_STATE else chunk.columns
+        return [*chunk.columns, [chunk.target] * chunk.rows]
     if is_batch(chunk.data):
         return list(unpack_batch(chunk.data).columns)
     columns: list[list[Any]] = codec.unpack(chunk.data)[1]

@@ -220,8 +220,9 @@ def typed_array(values: Any, kind: pa.DataType, name: str, by_place: bool = True
     try:
         return _array(values, kind, by_place)
     except (_Misfit, pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, UnicodeEncodeError) as error:
-        mend = "decode it with errors='replace'" if isinstance(error, UnicodeEncodeError) else "declare another type for it"
-        raise ReplayFailedError(f"column '{name}' does not hold {kind} throughout ({str(error)[:200]}); {mend}") from error
+        raise ReplayFailedError(
+            f"column '{name}' does not hold {kind} throughout ({str(error)[:200]}); declare another type for it"
+        ) from error
 
 
 def _array(values: Sequence[Any], kind: pa.DataType, by_place: bool) -> pa.Array:

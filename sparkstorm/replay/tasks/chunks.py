@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice, repeat
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ import pyarrow as pa
 from sparkstorm.api.columns import batch_of, rows_of
 from sparkstorm.executor.pieces import is_piece
 from sparkstorm.model.tuples import Source
-from sparkstorm.model.values.codec import SCALARS, Codec
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.tasks.batches import OutEdge, is_batch, pack_batch, put_together, slices, unpack_batch
 
 START, STATE, CLOCK, ROWS, DEAD, KEPT_STATE, KEPT_TIME = range(7)  # a task reads them in this order
@@ -43,7 +43,7 @@ class Chunk(NamedTuple):
 
 
 class OpenChunk(Chunk):
-    """A chunk that does not leave its process: columns of a state or of rows instead of their bytes."""
+    """A chunk of a state that does not leave its process: its columns instead of their bytes."""
 
     columns: list[Sequence[Any]]
 
@@ -52,7 +52,6 @@ DDL = "kind int, target int, first_ms long, source long, seq long, sender int, s
 ORDER = ("target", "kind", "first_ms", "source", "seq")
 order_of = attrgetter(*ORDER)
 _SOURCE_STRIDE = 1 << 24
-_values = itemgetter(0)
 
 
 def source_number(stage: int, partition: int) -> int:
@@ -108,10 +107,9 @@ class ChunkSize:
 class ChunkWriter:
     """Cuts the rows of one partition into chunks, in one sequence."""
 
-    def __init__(self, codec: Codec, source: int, is_timed: bool, is_open: bool = False) -> None:
-        """`is_open`: chunks are written as a result at once, so plain values need no bytes."""
+    def __init__(self, codec: Codec, source: int, is_timed: bool, packs_state: bool = True) -> None:
         self._codec = codec
-        self._is_open = is_open
+        self._packs_state = packs_state
         self._source = source
         self._is_timed = is_timed
         self._seq = 0
@@ -137,24 +135,19 @@ class ChunkWriter:
         while start < len(rows):
             most = self.size.rows
             part = rows[start : start + most] if start or len(rows) > most else rows
-            columns = list(zip(*map(_values, part), strict=True)) if self._is_open else []
-            size = _plain_size(columns)
-            data = b"" if size else pack_rows(self._codec, part, self._is_timed)
-            self.size.learn(size or len(data), len(part))
-            chunk = self._chunk(ROWS, target, part[0][1], sender, stream, len(part), data)
-            yield _opened(chunk, *columns) if size else chunk
+            data = pack_rows(self._codec, part, self._is_timed)
+            self.size.learn(len(data), len(part))
+            yield self._chunk(ROWS, target, part[0][1], sender, stream, len(part), data)
             start += len(part)
         rows.clear()
-
-    def open_state(self, task: int, keys: Sequence[Any], values: Sequence[Any]) -> Iterator[Chunk]:
-        """Yield chunks of a task's final state for a writer that keeps no chunks."""
-        for start in range(0, len(keys), MOST_ROWS):
-            some, their_values = keys[start : start + MOST_ROWS], values[start : start + MOST_ROWS]
-            yield _opened(self._chunk(KEPT_STATE, task, 0, task, "", len(some), b""), some, their_values)
 
     def state(self, kind: int, task: int, pairs: Iterable[Sequence[Any]]) -> Iterator[Chunk]:
         """Yield chunks of a task's keys and values, read lazily."""
         size, rest = ChunkSize(), iter(pairs)
+        while not self._packs_state and (part := list(islice(rest, MOST_ROWS))):
+            chunk = OpenChunk(*self._chunk(kind, task, 0, task, "", len(part), b""))
+            chunk.columns = list(zip(*part, strict=True))
+            yield chunk
         while part := list(islice(rest, size.rows)):
             data = self._codec.pack([None, list(map(list, zip(*part, strict=True)))])
             size.learn(len(data), len(part))
@@ -171,27 +164,3 @@ class ChunkWriter:
     def _chunk(self, kind: int, target: int, first_ms: int, sender: int, stream: str, count: int, data: bytes) -> Chunk:
         self._seq += 1
         return Chunk(kind, target, first_ms, self._source, self._seq, sender, stream, count, data)
-
-
-def _opened(chunk: Chunk, *columns: Sequence[Any]) -> OpenChunk:
-    found = OpenChunk(*chunk)
-    found.columns = list(columns)
-    return found
-
-
-def _plain_size(columns: Sequence[Sequence[Any]]) -> int:
-    """Return about how many bytes columns of scalars have; 0 for other values and bad text, which the codec has to see."""
-    size = 0
-    for column in columns:
-        kinds = set(map(type, column))
-        if not kinds <= SCALARS:
-            return 0
-        size += 8 * len(column)
-        if bytes in kinds:
-            size += sum(len(value) for value in column if type(value) is bytes)
-        if str in kinds:
-            try:
-                size += len("".join([value for value in column if type(value) is str]).encode())
-            except UnicodeEncodeError:
-                return 0
-    return size

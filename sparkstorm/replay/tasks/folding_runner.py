@@ -22,6 +22,8 @@ from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.watermarks import LAST_MS
 from sparkstorm.windowing.windows import TimeWindows
 
+_SOURCE = itemgetter(2)
+
 
 class FoldingRunner(TimedRunner):
     """A TimedRunner with a short way for tumbling windows of a FoldingBolt."""
@@ -44,11 +46,10 @@ class FoldingRunner(TimedRunner):
         """Fold rows of one source into accumulators; False, with nothing changed, where one of them needs a closer look."""
         source, bolt, windows = rows[0][2], self.bolt, self._windows
         assert isinstance(bolt, FoldingBolt) and isinstance(windows, TimeWindows)
-        values, _, sources = zip(*rows, strict=True)
-        if source.is_late or source.stream == TICK_STREAM or sources.count(source) < len(rows) or len(bolt.key_fields) != 1:
+        if source.is_late or source.stream == TICK_STREAM or len(set(map(_SOURCE, rows))) > 1 or len(bolt.key_fields) != 1:
             return False
         time_at, key_at = (source.position(field) for field in (self._settings.timestamp_field or "", bolt.key_fields[0]))
-        times, keys = list(map(itemgetter(time_at), values)), list(map(itemgetter(key_at), values))
+        times, keys = [row[0][time_at] for row in rows], [row[0][key_at] for row in rows]
         if set(map(type, times)) != {int} or not set(map(type, keys)) <= SCALARS:
             return False
         if min(times) < max(windows.floor, 0) or max(times) > LAST_MS:
