@@ -27,6 +27,7 @@ from sparkstorm.nimbus.submission import SubmitOptions
 
 NAME = "bench"
 KINDS = ("workers", "redis", "other")
+_DAEMON = "sparkstorm.app.spark_daemon"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,8 @@ def _kind(process: psutil.Process) -> str:
     words = " ".join(process.cmdline())
     if "redis-server" in words:
         return "redis"
+    if _DAEMON in words:  # the daemon forks slots, and a slot its workers
+        return "workers" if sum(_DAEMON in each.cmdline() for each in process.parents()) >= 2 else "other"
     return "workers" if "sparkstorm.worker.main" in words else "other"
 
 
