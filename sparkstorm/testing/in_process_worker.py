@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sparkstorm.errors import CodecError, SparkStormError, WorkerFailedError
+from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.worker_messages import (
     ComponentError,
@@ -311,8 +312,10 @@ class InProcessWorker:
         return sum(self.data.arrivals.newest(task, now_ms) for task in self._tasks)
 
     def _has_busy_thread(self) -> bool:
+        """Return whether a thread has rows and has posted no outcome: outcomes wait while the store refuses the last commit."""
         bolts = self.worker.crew.bolts.values() if self.worker is not None else ()
-        return any(isinstance(b.runner.bolt, ThreadedBolt) and b.runner.bolt.is_busy for b in bolts)
+        runners = (b.runner for b in bolts if isinstance(b.runner.bolt, ThreadedBolt) and b.runner.bolt.is_busy)
+        return any(isinstance(r, ManualRunner) and not r.has_posts for r in runners)
 
 
 MakeTransport = Callable[[InProcessWorker], Transport]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.testing import AckFailTracker, CaptureBolt, FeederSpout, LocalCluster, Shared
 from sparkstorm.worker.tasks.blocking_bolt import MAX_QUEUED, ThreadedBolt
 from tests.waiting import wait_until
@@ -64,6 +65,44 @@ def test_a_thread_that_blocks_stops_nobody_else_in_its_worker() -> None:
         assert not spout.acked
         gate.value.set()
         cluster.run_until(lambda: len(spout.acked) == 20)
+
+
+def test_a_simulation_does_not_wait_for_threads_whose_outcomes_a_full_disk_keeps_from_being_taken_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: Shared[threading.Semaphore] = Shared(threading.Semaphore(0))
+
+    class Waits(BasicBolt):
+        blocking = True
+
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            assert calls.value.acquire(timeout=60)
+
+    spout = FeederSpout()
+    with LocalCluster(thread_patience_secs=0) as cluster:
+        cluster.submit(chain(spout, Waits()))
+        for n in range(2):
+            spout.feed([n])
+        cluster.advance(1)
+        store, process = cluster.topology().store, cluster.topology().worker_of("bolt").process
+        assert process is not None and process.worker is not None
+        (bolt,) = (b for b in process.worker.crew.bolts.values() if isinstance(b.runner.bolt, ThreadedBolt))
+        assert isinstance(bolt.runner, ManualRunner)
+        store.is_disk_full = True
+        for _ in range(2):  # the commit of the first outcome is refused; the second one waits for it
+            calls.value.release()
+            wait_until(lambda: bolt.runner.has_posts, "an outcome")
+            cluster.advance(1)
+        assert bolt.runner.has_posts
+
+        def wait(timeout: float) -> bool:
+            raise AssertionError("the thread has nothing to do")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(process._post, "wait", wait)
+            cluster.advance(10)
+        store.is_disk_full = False
+        cluster.run_until(lambda: len(spout.acked) == 2)
 
 
 def test_rows_that_wait_for_a_busy_thread_do_not_time_out() -> None:
