@@ -74,6 +74,7 @@ class Place:
     host: str
     node_dir: NodeStorage
     claim: Lock
+    cpus: tuple[int, ...] = ()
 
 
 class Child:
@@ -105,8 +106,7 @@ class Slot:
         self._beat_every_ms = SupervisorSettings.of(self._conf).worker_heartbeat_ms
         self._state = SlotState()
         self._child: Child | None = None
-        self._spares = [*spares]
-        self._suspicion, self._message = PoisonDetector(), ""
+        self._spares, self._suspicion, self._message = [*spares], PoisonDetector(), ""
         self._last_end = ""  # why the last worker under this assignment ended unasked
         self._deaths = 0  # of workers under this assignment that nobody had asked to end
         self._beat_due_ms = self._house_due_ms = self._spare_due_ms = 0
@@ -286,6 +286,7 @@ class Slot:
             code_path=str(code_path),
             careful=self._suspicion.careful,
             suspects=self._suspicion.suspects(),
+            cpus=self._place.cpus,
         )
 
     def _next_launch(self, now_ms: int) -> int:

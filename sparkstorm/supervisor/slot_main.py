@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from sparkstorm.blobs.redis import RedisBytesStore
@@ -88,14 +89,22 @@ def wait_for_place(spec: SlotSpec) -> Place:
     nodes = [NodeDir(Path(spec.local_dir), node) for node in names]
     deadline = time.monotonic() + PLACE_WAIT_MS / 1000
     while time.monotonic() < deadline:
-        for port in spec.ports():
-            for node_dir in nodes:
-                if claim := node_dir.try_claim(port):
-                    return Place(WorkerSlot(node_dir.node, port), host, node_dir, claim)
+        for number, (port, node_dir) in enumerate(product(spec.ports(), nodes)):
+            if claim := node_dir.try_claim(port):
+                return Place(WorkerSlot(node_dir.node, port), host, node_dir, claim, _cpus_of(number, spec))
         time.sleep(0.1)  # a slot that was just killed gives its port back when the kernel has buried it
     raise SlotsUnavailableError(
         f"{host}: all {len(spec.ports())} ports of node {', '.join(node_dir.node for node_dir in nodes)} are taken"
     )
+
+
+def _cpus_of(number: int, spec: SlotSpec) -> tuple[int, ...]:
+    """Return the CPUs of the workers of a host's slot with that number; empty without worker.cpu.affinity and outside Linux."""
+    settings = SupervisorSettings.of(merge(default_conf(), spec.conf))
+    if not settings.has_cpu_affinity or not hasattr(os, "sched_getaffinity"):
+        return ()
+    cpus, most = sorted(os.sched_getaffinity(0)), settings.cpus_per_worker
+    return tuple(sorted({cpus[(number * most + each) % len(cpus)] for each in range(most)}))
 
 
 def _run(spec: SlotSpec, place: Place, stopping: threading.Event, spares: Sequence[WorkerChild]) -> str:

@@ -115,6 +115,8 @@ def main(arguments: list[str]) -> NoReturn:
         _open_log(spec.log_path)
         _answer_where_it_hangs(control)
         _apply_environment(spec)
+        if spec.cpus:
+            os.sched_setaffinity(0, spec.cpus)
     except (SparkStormError, OSError) as fault:
         _end(control, ExitCode.BAD_SPEC, str(fault))
     _end(control, *_run(load, spec, control))
