@@ -154,7 +154,7 @@ class SpoutTask:
         self.acked = self.failed = 0
         self.time: TaskEventTime | None = None  # none: nobody behind it lives by time
         self._births = births
-        self._idle_ms = 0
+        self._idle_ms = 0.0
         self._emitted_us = -_WARM_US
         self._failures = 0
         self._position: Any = None
@@ -216,12 +216,12 @@ class SpoutTask:
     def rest(self, now_us: int, shortest_ms: int, longest_ms: int) -> None:
         """Nothing came: wait a little, and longer each time once the source has been silent (Storm's progressive wait)."""
         is_silent = now_us - self._emitted_us >= _WARM_US
-        self._idle_ms = min(max(shortest_ms, self._idle_ms * 2), longest_ms) if is_silent else shortest_ms
+        self._idle_ms = min(max(shortest_ms, self._idle_ms * 2), longest_ms) if is_silent else shortest_ms / 2
         self.wait_until_ms = max(self.wait_until_ms, now_us / 1000 + self._idle_ms)
 
     def wake(self, now_us: int) -> None:
         """Something came: ask again at once."""
-        self._idle_ms, self._emitted_us = 0, now_us
+        self._idle_ms, self._emitted_us = 0.0, now_us
 
     def settle(self, acked: list[int], failed: dict[int, Failure], now_ms: int, renewed: Sequence[int] = ()) -> list[int]:
         """Verdicts of an acker; returns complete latencies in milliseconds."""
