@@ -227,6 +227,8 @@ class SupervisorSettings(Settings):
     worker_heartbeat_ms: Annotated[int, "worker.heartbeat.frequency.secs"]
     task_heartbeat_ms: Annotated[int, "task.heartbeat.frequency.secs"]
     worker_timeout_ms: Annotated[int, "supervisor.worker.timeout.secs"]
+    cpus_per_worker: Annotated[int, "worker.cpu.slot.num"]
+    has_cpu_affinity: Annotated[bool, "worker.cpu.affinity"]
     cpu: Annotated[float, "supervisor.cpu.capacity"]
     memory_mb: Annotated[float, "supervisor.memory.capacity.mb"]
     other_resources: Annotated[dict[str, float] | None, "supervisor.resources.map"]

@@ -157,8 +157,8 @@ class Transport(Protocol):
     def ask(self, after: Mapping[int, str], count: int) -> None:
         """Let the next commit or `wait` look for entries behind these ids; the `poll` after it returns them."""
 
-    def wait(self, timeout_ms: float, wake_fds: Sequence[int] = ()) -> None:
-        """Block until entries may be there, a file descriptor is readable, or the time is over."""
+    def wait(self, timeout_ms: float, wake_fds: Sequence[int] = ()) -> bool:
+        """Block until entries may be there, a file descriptor is readable, or the time is over; False: only time has passed."""
 
     def release(self) -> None:
         """Free what stored cursors have passed, without a commit (a full store refuses those); StoreFullError by law 8."""

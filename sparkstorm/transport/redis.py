@@ -128,9 +128,9 @@ class RedisTransport:
         """Read along with the next commit, in its round trip, or ask the server to say when something comes."""
         self._reading.wanted = (dict(after), count) if after else None
 
-    def wait(self, timeout_ms: float, wake_fds: Sequence[int] = ()) -> None:
+    def wait(self, timeout_ms: float, wake_fds: Sequence[int] = ()) -> bool:
         """Until the answer to the open question arrives."""
-        self._reading.wait(timeout_ms, wake_fds)
+        return self._reading.wait(timeout_ms, wake_fds)
 
     def release(self) -> None:
         """Trim every owned stream up to its stored cursor; a full Redis allows that."""
