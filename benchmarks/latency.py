@@ -1,7 +1,7 @@
 """Latency benchmark: 1,000 tuples/s over 3 hops, each to the other of 2 workers through Redis, acking on.
 
-Run: python -m benchmarks.latency [--rate N] [--seconds S] [--runs N]. Open loop: a tuple's clock starts when it was due, so a
-late source counts. The sink takes the time; the first second of a run is left out.
+Run: python -m benchmarks.latency [--rate N] [--seconds S] [--runs N] [--affinity]. Open loop: a tuple's clock starts when it
+was due, so a late source counts. The sink takes the time; the first second of a run is left out.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--affinity", action="store_true", help="worker.cpu.affinity: each worker on a CPU of its own")
     options = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
     rows = []
-    with tempfile.TemporaryDirectory() as folder, Cluster.open(merge({"storm.local.dir": f"{folder}/storm"})) as cluster:
+    conf = {"worker.cpu.affinity": options.affinity}
+    with tempfile.TemporaryDirectory() as folder, Cluster.open(merge({"storm.local.dir": f"{folder}/storm", **conf})) as cluster:
         for run in range(options.runs):
             rows.append(measure(cluster, options.rate, options.seconds))
             print(f"run {run + 1}: p50 {rows[-1][0]:.2f} ms  p99 {rows[-1][1]:.2f} ms  max {rows[-1][2]:.2f} ms", flush=True)

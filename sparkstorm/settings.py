@@ -227,6 +227,8 @@ class SupervisorSettings(Settings):
     worker_heartbeat_ms: Annotated[int, "worker.heartbeat.frequency.secs"]
     task_heartbeat_ms: Annotated[int, "task.heartbeat.frequency.secs"]
     worker_timeout_ms: Annotated[int, "supervisor.worker.timeout.secs"]
+    cpus_per_worker: Annotated[int, "worker.cpu.slot.num"]
+    has_cpu_affinity: Annotated[bool, "worker.cpu.affinity"]
     cpu: Annotated[float, "supervisor.cpu.capacity"]
     memory_mb: Annotated[float, "supervisor.memory.capacity.mb"]
     other_resources: Annotated[dict[str, float] | None, "supervisor.resources.map"]
@@ -279,6 +281,7 @@ class NimbusSettings(Settings):
     cleanup_ms: Annotated[int, "task.cleanup.timeout.sec"]
     blob_delay_ms: Annotated[int, "nimbus.topology.blobstore.deletion.delay.ms"]
     request_timeout_ms: Annotated[int, "nimbus.request.timeout.secs"]
+    trial_wait_ms: Annotated[int, "nimbus.trial.wait.secs"]
     reassigns: Annotated[bool, "nimbus.reassign"]
     validator: Annotated[str | None, "nimbus.topology.validator"]
 

@@ -220,6 +220,11 @@ class MemoryState:
         """Every key with its value as it lies there, as of now; not to be changed."""
         return zip(list(self._data), list(self._data.values()), strict=True)
 
+    def release(self) -> None:
+        """Free every key and value: nothing reads this state any more."""
+        self._data.clear()
+        self.undo.clear()
+
     def count_of(self, *kinds: type) -> int:
         """Return the number of values of some types."""
         counts = Counter(map(type, self._data.values()))

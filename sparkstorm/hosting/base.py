@@ -55,7 +55,6 @@ class SlotSpec:
     conf: Mapping[str, JsonValue] = field(default_factory=dict, repr=False)
     stop_path: str = ""
     driver_number: int = 1
-    keep_spare: bool = True
     entry: str = ""
 
     def ports(self) -> range:

@@ -108,14 +108,10 @@ class SparkSlots(Generic[TicketT]):
         self.ends = 0  # slot jobs that ended unasked
         self.last_end = ""  # why the last of them did
 
-    def start(self, wait_ms: int = EXECUTOR_WAIT_MS, before: Callable[[SparkContext], None] = lambda _: None) -> None:
-        """Submit a job per slot; SlotsUnavailableError when Spark has fewer cores even after `wait_ms`.
-
-        `before` is called when all cores are there and free.
-        """
+    def start(self, wait_ms: int = EXECUTOR_WAIT_MS) -> None:
+        """Submit a job per slot; SlotsUnavailableError when Spark has fewer cores even after `wait_ms`."""
         _check_context(self._sc)
         self._wait_for_cores(wait_ms)
-        before(self._sc)
         for index in range(self._count):
             # Not pyspark's InheritableThread: each thread sets its own job group and inherits none.
             thread = threading.Thread(target=self._keep, args=(index,), name=f"{JOB_GROUP}-{index}", daemon=True)

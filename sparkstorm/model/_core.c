@@ -8,6 +8,10 @@
 #include <structmember.h>
 
 #define CORE_VERSION 4 /* VERSION of compiled.py */
+#if PY_VERSION_HEX >= 0x030D0000 /* they have left the public headers */
+#define _PyDict_GetItem_KnownHash(dict, key, hash) PyDict_GetItemWithError(dict, key)
+#define _PyDict_SetItem_KnownHash(dict, key, value, hash) PyDict_SetItem(dict, key, value)
+#endif
 #define SLOT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
 
 static Py_ssize_t
@@ -32,6 +36,18 @@ set_slot(PyObject *object, Py_ssize_t offset, PyObject *value)
     Py_INCREF(value);
     SLOT(object, offset) = value;
     Py_XDECREF(former);
+}
+
+/* Drop a list's items from a place on and keep its memory, which PyList_SetSlice gives back. */
+static inline void
+cut_list(PyObject *list, Py_ssize_t at)
+{
+    while (PyList_GET_SIZE(list) > at) {
+        Py_ssize_t last = PyList_GET_SIZE(list) - 1;
+        PyObject *item = PyList_GET_ITEM(list, last);
+        Py_SET_SIZE(list, last);
+        Py_DECREF(item);
+    }
 }
 
 /* ---- Pick: the picker of a grouping that chooses one task; twins in grouping/routes.py ---- */
@@ -343,7 +359,8 @@ add_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *nam
     undo = SLOT(args[0], self->undo);
     if (data == NULL || undo == NULL || !PyDict_CheckExact(data) || !PyList_CheckExact(undo) || !PyLong_CheckExact(amount))
         return PyObject_Vectorcall(self->plain, args, count, NULL);
-    former = PyDict_GetItemWithError(data, key);
+    Py_hash_t hash = PyObject_Hash(key);
+    former = hash == -1 ? NULL : _PyDict_GetItem_KnownHash(data, key, hash);
     if (former == NULL && !PyErr_Occurred() && is_plain_key(key)) {
         PyObject *unchecked = SLOT(args[0], self->unchecked);
         if (unchecked != NULL && PyAnySet_Check(unchecked) && PySet_GET_SIZE(unchecked) > 0)
@@ -357,7 +374,7 @@ add_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *nam
     total = former == self->missing ? Py_NewRef(amount) : PyNumber_Add(former, amount);
     Py_ssize_t mark = PyList_GET_SIZE(undo);
     int failed = total == NULL || PyList_Append(undo, key) < 0 || PyList_Append(undo, former) < 0 || PyList_Append(undo, total) < 0 ||
-                 PyDict_SetItem(data, key, total) < 0;
+                 _PyDict_SetItem_KnownHash(data, key, total, hash) < 0;
     Py_DECREF(former);
     if (failed) {
         PyObject *error, *value, *trace;
@@ -574,8 +591,7 @@ run_values(PyObject *module, PyObject *const *args, Py_ssize_t count)
         }
         Py_DECREF(result);
         Py_DECREF(values);
-        if (PyList_GET_SIZE(undo) > undo_mark && PyList_SetSlice(undo, undo_mark, PyList_GET_SIZE(undo), NULL) < 0)
-            break;
+        cut_list(undo, undo_mark);
     }
     Py_XDECREF(tuple);
     Py_DECREF(zero);

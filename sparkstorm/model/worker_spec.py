@@ -42,7 +42,7 @@ class WorkerSpec:
     minor part of a fence token. `careful` asks for one input row per commit, each announced by a `Trying` report,
     because an earlier process died inside an epoch. `code_path` is the code blob on this host's disk, whose signature the
     slot has checked. The file may change between that check and the unpickling, so the worker checks that its sha256 is
-    `code_key`, which comes through a private pipe.
+    `code_key`, which comes through a private pipe. `cpus` are the CPUs that the process may use; empty: all.
     """
 
     topology_id: str
@@ -63,6 +63,7 @@ class WorkerSpec:
     code_path: str = ""
     careful: bool = False
     suspects: tuple[Suspect, ...] = ()
+    cpus: tuple[int, ...] = ()
 
     def tasks(self) -> list[int]:
         """Return the task ids of this worker, ascending."""

@@ -27,7 +27,7 @@ from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.windowing.settings import settings_of
 
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
-_GOLDEN_PARTS = 0x9E37, 0x79B9, 0x7F4A, 0x7C15  # the factor of stable_hash, whose product would overflow a SQL long
+_GOLDEN_HIGH, _GOLDEN_LOW = 0x9E3779B9 - (1 << 32), 0x7F4A7C15  # halves of the factor of stable_hash, equal modulo 2**32
 
 
 def sql_shuffled_input(plan: Plan, job: Job, stage: Stage, is_sorted: bool = False) -> Subscription | None:
@@ -69,7 +69,8 @@ def _minds_order(plan: Plan, bolt: Component) -> bool:
 def place_of(fields: Sequence[str], schema: StructType, width: int) -> str | None:
     """Return stable_hash of these fields modulo the number of tasks as a SQL expression; None for unsupported types.
 
-    The product modulo 2**64 is computed from parts of 16 bits of its factor, which fit a long; only bits 32 to 63 are used.
+    Only bits 32 to 63 of the product modulo 2**64 are used. They come from products with the halves of the factor, which fit a
+    long: SQL refuses one that overflows.
     """
     if width == 1:
         return "0"
@@ -77,10 +78,8 @@ def place_of(fields: Sequence[str], schema: StructType, width: int) -> str | Non
     if None in spelt:
         return None
     crc = f"crc32({_listed([s for s in spelt if s is not None])})"
-    a, b, c, d = _GOLDEN_PARTS
-    low = f"(({crc} * {c} + shiftright({crc} * {d}, 16)) DIV 65536)"
-    high = f"(({crc} * {a} % 65536) * 65536 + {crc} * {b})"
-    return f"CAST((({high} + {low}) & 4294967295L) % {width} AS INT)"
+    bits = f"{crc} * {_GOLDEN_HIGH}L + shiftright({crc} * {_GOLDEN_LOW}L, 32)"
+    return f"CAST((({bits}) & 4294967295L) % {width} AS INT)"
 
 
 def is_known_empty(frame: DataFrame) -> bool:

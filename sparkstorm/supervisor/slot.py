@@ -4,7 +4,7 @@ The main thread steps the slot's machine and handles the child; a sync in a seco
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -55,7 +55,7 @@ from sparkstorm.supervisor.worker_memory import MemoryWatch
 
 _LOG = logging.getLogger(__name__)
 LOG_CAP_BYTES = 64 * 1024 * 1024
-HOUSE_MS, SPARE_RETRY_MS, SPARE_PAUSE_MS, MAX_STEP_MS = 1_000, 2_000, 5_000, 100
+HOUSE_MS, MAX_STEP_MS = 1_000, 100
 MAX_MESSAGE_CHARS, MAX_END_CHARS = 8_000, 500
 
 
@@ -74,6 +74,7 @@ class Place:
     host: str
     node_dir: NodeStorage
     claim: Lock
+    cpus: tuple[int, ...] = ()
 
 
 class Child:
@@ -96,20 +97,17 @@ class Child:
 class Slot:
     """The slot's main thread, between two waits: `step` does everything that is due."""
 
-    def __init__(
-        self, spec: SlotSpec, place: Place, sync: SlotSync, spawn: SpawnWorker, spares: Sequence[WorkerProcess] = ()
-    ) -> None:
+    def __init__(self, spec: SlotSpec, place: Place, sync: SlotSync, spawn: SpawnWorker) -> None:
         self._spec, self._place, self._sync, self._spawn = spec, place, sync, spawn
         self._conf = merge(default_conf(), spec.conf)
         self._timing = timing_of(self._conf)
         self._beat_every_ms = SupervisorSettings.of(self._conf).worker_heartbeat_ms
         self._state = SlotState()
         self._child: Child | None = None
-        self._spares = [*spares]
         self._suspicion, self._message = PoisonDetector(), ""
         self._last_end = ""  # why the last worker under this assignment ended unasked
         self._deaths = 0  # of workers under this assignment that nobody had asked to end
-        self._beat_due_ms = self._house_due_ms = self._spare_due_ms = 0
+        self._beat_due_ms = self._house_due_ms = 0
 
     @property
     def is_over(self) -> bool:
@@ -170,10 +168,9 @@ class Slot:
 
     def close(self) -> None:
         """Kill whatever still lives."""
-        for process in (self._child.process if self._child else None, *self._spares):
-            if process is not None:
-                process.close()
-        self._child, self._spares = None, []
+        if self._child is not None:
+            self._child.process.close()
+        self._child = None
 
     # -- the child speaks ----------------------------------------------------------------------------------------
 
@@ -255,8 +252,7 @@ class Slot:
             conf = merge(self._conf, code.conf)
             self._timing = timing_of(conf)
             spec = self._worker_spec(wish, conf, code.code_path, now_ms)
-            process = self._take_spare() or self._spawn()
-            self._spare_due_ms = now_ms + SPARE_PAUSE_MS  # not while this worker, and perhaps many others, want the CPUs
+            process = self._spawn()
         except (SparkStormError, OSError) as fault:
             _LOG.error("slot %s: no worker can be started: %s", self._place.slot, fault)
             self._message = f"no worker can be started: {fault}"
@@ -286,6 +282,7 @@ class Slot:
             code_path=str(code_path),
             careful=self._suspicion.careful,
             suspects=self._suspicion.suspects(),
+            cpus=self._place.cpus,
         )
 
     def _next_launch(self, now_ms: int) -> int:
@@ -373,7 +370,7 @@ class Slot:
         return now_ms - self._child.view.stuck_since_ms if self._child and self._child.view.ready else 0
 
     def _keep_house(self, now_ms: int) -> None:
-        """The local heartbeat, the log below its cap, a spare child at hand for the next start."""
+        """Write the local heartbeat, and keep the worker's log and memory below their limits."""
         child = self._child
         if child and child.view.ready and now_ms >= self._house_due_ms:
             self._house_due_ms = now_ms + HOUSE_MS
@@ -382,10 +379,6 @@ class Slot:
             tasks = tuple(child.spec.tasks())
             beat = LocalBeat(child.spec.topology_id, self._place.slot.port, tasks, child.view.heard_ms)
             write_local_beat(self._place.node_dir, beat)
-        is_calm = self._state.phase in (Phase.EMPTY, Phase.RUNNING)
-        if is_calm and self._spec.keep_spare and not self._spares and now_ms >= self._spare_due_ms:
-            self._spare_due_ms = now_ms + SPARE_RETRY_MS
-            self._spares.append(self._spawn())
 
     def _watch_memory(self, child: Child, now_ms: int) -> None:
         """Measure the worker; warn when its limit is near, end it after its epoch when it is reached, hard if it must be."""
@@ -403,14 +396,6 @@ class Slot:
         if child.memory.is_over:
             child.last_words, child.must_end_ms = complaint, now_ms + self._timing.soft_kill_ms
             child.process.order(Stop())
-
-    def _take_spare(self) -> WorkerProcess | None:
-        while self._spares:
-            spare = self._spares.pop()
-            if spare.poll_exit() is None:
-                return spare
-            spare.close()
-        return None
 
 
 def worker_log_name(topology_id: str, slot: WorkerSlot) -> str:

@@ -10,12 +10,14 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from sparkstorm.blobs.redis import RedisBytesStore
 from sparkstorm.blobs.store import BlobStore
+from sparkstorm.blobs.trial import CodeTrial
 from sparkstorm.clock import SystemClock
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.tickets import Ticket, redeem
@@ -26,41 +28,42 @@ from sparkstorm.errors import SlotsUnavailableError
 from sparkstorm.hosting.base import SlotSpec
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.names import file_name, node_of_driver
-from sparkstorm.settings import SupervisorSettings
+from sparkstorm.settings import NimbusSettings, SupervisorSettings
+from sparkstorm.supervisor.code_trials import CodeTrials
+from sparkstorm.supervisor.fork_server import ForkServer
 from sparkstorm.supervisor.log_publisher import LogPublisher
 from sparkstorm.supervisor.node_dir import NodeDir
 from sparkstorm.supervisor.slot import Place, Slot, worker_log_name
 from sparkstorm.supervisor.slot_sync import SlotStores, SlotSync
 from sparkstorm.supervisor.supervisor import Supervisor, SupervisorDuties
 from sparkstorm.supervisor.topology_master import TopologyMaster
-from sparkstorm.supervisor.worker_process import WorkerChild
+from sparkstorm.supervisor.worker_process import WorkerChild, child_environment
 from sparkstorm.worker.main import DEFAULT_ENTRY
 
 _LOG = logging.getLogger(__name__)
 PLACE_WAIT_MS = 20_000
-FORKED_SPARES = 3  # for the first worker and its next deaths: a fork shares most of its memory and is there at once
 LOG_PATIENCE_S = 1.0  # heartbeats wait for no longer
 STOPPED, ORPHANED = "stopped", "orphaned"
 
 
-def main(spec: SlotSpec, stopping: threading.Event | None = None, spares: Sequence[WorkerChild] = ()) -> str:
+def main(spec: SlotSpec, stopping: threading.Event | None = None, server: ForkServer | None = None) -> str:
     """Run one slot to its end and say why it ended; never raises (an exception would count against the Spark job).
 
-    `spares` are its first worker processes, if there are some already.
+    `server` forks its worker processes; without one they are started by exec.
     """
     try:
         place = wait_for_place(spec)
         with _logging_to(Path(spec.log_dir) / f"{file_name(f'slot-{place.slot.node}-{place.slot.port}')}.log"):
             try:
-                return _run(spec, place, stopping or threading.Event(), spares)
+                return _run(spec, place, stopping or threading.Event(), server)
             finally:
                 place.claim.release()
     except Exception as fault:
         _LOG.exception("slot failed")
         return f"failed: {type(fault).__name__}: {fault}"
     finally:
-        for spare in spares:
-            spare.close()
+        if server is not None:
+            server.close()
 
 
 def main_by_ticket(ticket: Ticket) -> str:
@@ -68,15 +71,14 @@ def main_by_ticket(ticket: Ticket) -> str:
 
     A second attempt of the same Spark task finds the ticket used and ends; the driver submits the slot again.
     """
-    # before there is a thread, a connection or a secret
-    spares = [child for _ in range(FORKED_SPARES) if (child := WorkerChild.fork(DEFAULT_ENTRY)) is not None]
+    server = ForkServer.start()  # before there is a thread, a connection or a secret
     try:
         spec = SlotSpec.from_json(redeem(ticket))
     except Exception as fault:
-        for spare in spares:
-            spare.close()
+        if server is not None:
+            server.close()
         return f"failed: {type(fault).__name__}: {fault}"
-    return main(spec, spares=spares)
+    return main(spec, server=server)
 
 
 def wait_for_place(spec: SlotSpec) -> Place:
@@ -88,17 +90,25 @@ def wait_for_place(spec: SlotSpec) -> Place:
     nodes = [NodeDir(Path(spec.local_dir), node) for node in names]
     deadline = time.monotonic() + PLACE_WAIT_MS / 1000
     while time.monotonic() < deadline:
-        for port in spec.ports():
-            for node_dir in nodes:
-                if claim := node_dir.try_claim(port):
-                    return Place(WorkerSlot(node_dir.node, port), host, node_dir, claim)
+        for number, (port, node_dir) in enumerate(product(spec.ports(), nodes)):
+            if claim := node_dir.try_claim(port):
+                return Place(WorkerSlot(node_dir.node, port), host, node_dir, claim, _cpus_of(number, spec))
         time.sleep(0.1)  # a slot that was just killed gives its port back when the kernel has buried it
     raise SlotsUnavailableError(
         f"{host}: all {len(spec.ports())} ports of node {', '.join(node_dir.node for node_dir in nodes)} are taken"
     )
 
 
-def _run(spec: SlotSpec, place: Place, stopping: threading.Event, spares: Sequence[WorkerChild]) -> str:
+def _cpus_of(number: int, spec: SlotSpec) -> tuple[int, ...]:
+    """Return the CPUs of the workers of a host's slot with that number; empty without worker.cpu.affinity and outside Linux."""
+    settings = SupervisorSettings.of(merge(default_conf(), spec.conf))
+    if not settings.has_cpu_affinity or not hasattr(os, "sched_getaffinity"):
+        return ()
+    cpus, most = sorted(os.sched_getaffinity(0)), settings.cpus_per_worker
+    return tuple(sorted({cpus[(number * most + each) % len(cpus)] for each in range(most)}))
+
+
+def _run(spec: SlotSpec, place: Place, stopping: threading.Event, server: ForkServer | None) -> str:
     sync = SlotSync(place.slot, place.node_dir, lambda: _connect(spec, place), spec.stop_path)
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
     os.set_blocking(wake_read, False)
@@ -107,7 +117,7 @@ def _run(spec: SlotSpec, place: Place, stopping: threading.Event, spares: Sequen
     thread = threading.Thread(target=_drive_clerk, args=(sync, over), name=f"sync-{place.slot.port}", daemon=True)
     thread.start()
     early_log = NodeDir(Path(spec.local_dir), place.slot.node).early_log(place.slot.port)
-    slot = Slot(spec, place, sync, lambda: WorkerChild.spawn(spec.entry or DEFAULT_ENTRY, early_log), spares)
+    slot = Slot(spec, place, sync, lambda: _spawn(server, spec.entry or DEFAULT_ENTRY, early_log))
     _LOG.info("slot %s of host %s: pid %d", place.slot, place.host, os.getpid())
     try:
         return _drive_slot(slot, sync, wake_read, stopping)
@@ -119,6 +129,15 @@ def _run(spec: SlotSpec, place: Place, stopping: threading.Event, spares: Sequen
         if not thread.is_alive():
             os.close(wake_read)
             os.close(wake_write)
+
+
+def _spawn(server: ForkServer | None, entry: str, early_log: Path) -> WorkerChild:
+    if server is not None:
+        try:
+            return server.fork(entry)
+        except OSError as fault:
+            _LOG.warning("slot: no worker can be forked (%s); it is started by exec", fault)
+    return WorkerChild.spawn(entry, early_log)
 
 
 def _drive_slot(slot: Slot, sync: SlotSync, wake_fd: int, stopping: threading.Event) -> str:
@@ -173,9 +192,13 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
     )
     log_of = lambda topology_id: Path(spec.log_dir) / worker_log_name(topology_id, place.slot)  # noqa: E731 - short, and used once
     logs = LogPublisher(place.slot, client_of(spec.redis, LOG_PATIENCE_S), log_of)
-    return SlotStores(
-        state, blobs, Supervisor(duties, place.node_dir, state), logs, TopologyMaster(state, settings.task_heartbeat_ms)
-    )
+    scratch = NodeDir(Path(spec.local_dir), place.slot.node).tmp
+    try_code = lambda code: CodeTrial(code, child_environment(), scratch=scratch)  # noqa: E731 - short, and used once
+    trials = None
+    if NimbusSettings.of(conf).trial_wait_ms:
+        trials = CodeTrials(state, blobs, place.node_dir, place.slot.port, try_code)
+    supervisor = Supervisor(duties, place.node_dir, state, trials)
+    return SlotStores(state, blobs, supervisor, logs, TopologyMaster(state, settings.task_heartbeat_ms))
 
 
 @contextlib.contextmanager

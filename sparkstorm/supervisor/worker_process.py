@@ -1,22 +1,18 @@
 """One worker process as its slot sees it: commanded and read through pipes, killed with its children.
 
-Started by exec; a slot's first one is forked before the slot has threads or secrets, with the modules of Spark's Python daemon,
-because an interpreter that imports them takes half a second, and several on a busy machine. Made and used by the slot's main
-thread only: the kernel ties the child's life to the very thread that started it.
+Forked by the slot's fork server (fork_server.py), or started by exec where there is none. Made and used by the slot's main thread
+only: the kernel ties the child's life to the very thread that started it.
 """
 
 import contextlib
-import ctypes
-import faulthandler
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
-import threading
-import traceback
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.worker_messages import (
@@ -28,7 +24,6 @@ from sparkstorm.model.worker_messages import (
 )
 from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.supervisor.worker_memory import Usage, usage_of
-from sparkstorm.worker.main import main
 
 _LOG = logging.getLogger(__name__)
 # Spark's own variables carry its secrets and make a child believe that it is a Spark worker.
@@ -47,29 +42,8 @@ class _Process(Protocol):
     def send_signal(self, sig: int, /) -> None: ...
 
 
-class _Forked:
-    """A child of os.fork."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid, self._exit_code = pid, None  # type: int, int | None
-
-    def wait(self) -> int:
-        if self._exit_code is None:
-            self._exit_code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self._exit_code
-
-    def poll(self) -> int | None:
-        if self._exit_code is None and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            self.wait()
-        return self._exit_code
-
-    def send_signal(self, sig: int, /) -> None:
-        if self._exit_code is None:
-            os.kill(self.pid, sig)
-
-
 class WorkerChild:
-    """A child process, from its start (idle, as a spare) to the end of everything it started."""
+    """A child process, from its start (idle, until it has a spec) to the end of everything it started."""
 
     def __init__(self, process: _Process, control_fd: int, status_fd: int) -> None:
         self._process, self._control_fd, self._status_fd = process, control_fd, status_fd
@@ -106,30 +80,6 @@ class WorkerChild:
             os.close(status_write)
         return cls(process, control_write, status_read)
 
-    @classmethod
-    def fork(cls, entry: str) -> "WorkerChild | None":
-        """Start it by a fork of this process; None where that is not safe: beside threads, and outside Linux.
-
-        It keeps this process's modules and memory, and neither its descriptors nor its environment.
-        """
-        if sys.platform != "linux" or threading.active_count() > 1:
-            return None
-        (control_read, control_write), (status_read, status_write) = os.pipe(), os.pipe()
-        slot_pid = os.getpid()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        try:
-            pid = os.fork()
-        except OSError:
-            for fd in (control_read, control_write, status_read, status_write):
-                os.close(fd)
-            return None
-        if pid == 0:
-            _run_forked(control_read, status_write, slot_pid, entry)
-        os.close(control_read)
-        os.close(status_write)
-        return cls(_Forked(pid), control_write, status_read)
-
     @property
     def pid(self) -> int:
         """Process id."""
@@ -141,7 +91,7 @@ class WorkerChild:
         return status if self._pid_fd is None else [*status, self._pid_fd]
 
     def give(self, spec: WorkerSpec) -> None:
-        """Turn a spare into the worker of that spec."""
+        """Make it the worker of that spec."""
         self._log = Path(spec.log_path)
         self._send(spec.to_json() + b"\n")
 
@@ -203,56 +153,25 @@ class WorkerChild:
         return [] if self._log is None else last_lines(self._log)
 
     def _send(self, line: bytes) -> None:
-        # Never blocks: a spare may still be importing while a large spec fills the pipe.
+        # Never blocks: a child may still be importing while a large spec fills the pipe.
         self._unsent += line
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
             while self._unsent:
                 del self._unsent[: os.write(self._control_fd, self._unsent)]
 
     def _is_dead(self) -> bool:
+        if self._pid_fd is not None:
+            return bool(select.select([self._pid_fd], [], [], 0)[0])
         if not hasattr(os, "waitid"):  # macOS: the corpse is reaped at once
             return self._process.poll() is not None
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def _signal_group(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, number)
-
-
-def _run_forked(control_fd: int, status_fd: int, slot_pid: int, entry: str) -> NoReturn:
-    """Become a worker in a forked child, as exec would make it."""
-    try:
-        os.setsid()
-        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
-        faulthandler.disable()  # it writes to a file of the slot's
-        os.dup2(control_fd, 0)
-        os.closerange(3, status_fd)
-        os.closerange(status_fd + 1, os.sysconf("SC_OPEN_MAX"))
-        sys.stdin, sys.stdout, sys.stderr = open(0, closefd=False), open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
-        environment = child_environment()
-        os.environ.clear()
-        _wipe_first_environment()
-        os.environ.update(environment)
-        sys.argv = ["sparkstorm.worker.main", str(status_fd), str(slot_pid), entry]
-        if (numpy_random := sys.modules.get("numpy.random")) is not None:
-            numpy_random.seed()  # else all forks of one process would draw the same; `random` sees to it by itself
-        main(sys.argv[1:])
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(1)  # never back into the slot's stack
-
-
-def _wipe_first_environment() -> None:
-    """Overwrite the variables that this process image began with, Spark's secret among them, as /proc/PID/environ shows them.
-
-    Only when none of them is in use any more: those that are set from then on lie elsewhere.
-    """
-    fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    start, end = int(fields[47]), int(fields[48])  # env_start and env_end of proc(5)
-    if 0 < start < end:
-        ctypes.memset(start, 0, end - start)
+            try:
+                os.killpg(self.pid, number)
+            except ProcessLookupError:  # it has not made a group of its own yet
+                self._process.send_signal(number)
 
 
 def _watch_pid(pid: int) -> int | None:

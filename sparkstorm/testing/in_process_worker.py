@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import signal
 import threading
@@ -228,7 +229,7 @@ class InProcessWorker:
         if due_ms is not None and due_ms <= self.clock.now_ms() and self._has_begun:
             self.clock.spend(STEP_MS)
             return self.clock.busy_until_ms
-        return due_ms
+        return None if due_ms is None else math.ceil(due_ms)  # simulated time has whole milliseconds
 
     def is_woken(self) -> bool:
         """Return whether frames have come, or a thread has posted something."""
@@ -285,7 +286,7 @@ class InProcessWorker:
     def _make_budget(self, settings: EpochSettings) -> Budget:
         return DrawnBudget(settings, random.Random(self._around.simulation.random.getrandbits(32)))
 
-    def _run(self, run: WorkerRun) -> int | None:
+    def _run(self, run: WorkerRun) -> float | None:
         self._post.clear()
         self._seen = self._newest()
         self._has_begun, before = run.worker is not None, self._moved()

@@ -106,7 +106,7 @@ class SimSlot:
         storage = self._storage = MemoryNodeDir(self.node.disk)
         claim = storage.try_claim(self.slot.port)
         assert claim is not None, f"{self.slot} is taken"
-        spec = SlotSpec(StateAddress("memory"), RedisAddress("memory", 0), "", "", conf=self._around.slot_conf, keep_spare=False)
+        spec = SlotSpec(StateAddress("memory"), RedisAddress("memory", 0), "", "", conf=self._around.slot_conf)
         sync = self.sync = SlotSync(self.slot, storage, lambda: self._connect(storage))
         self.machine = Slot(spec, Place(self.slot, self.node.host, storage, claim), sync, self._spawn)
         simulation = self._around.simulation

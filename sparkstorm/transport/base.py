@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from sparkstorm.errors import FencedError
@@ -48,6 +49,7 @@ TOMBSTONE_MS = 7 * 24 * 3_600_000
 """Time for which Redis keeps the tombstone of a topology: longer than any worker of it can go on while cut off from its slot."""
 
 
+@lru_cache(maxsize=4096)  # a worker compares each id several times
 def entry_order(entry: str) -> tuple[int, int]:
     """A stream entry's id as numbers that compare."""
     milliseconds, _, number = entry.partition("-")
@@ -157,8 +159,8 @@ class Transport(Protocol):
     def ask(self, after: Mapping[int, str], count: int) -> None:
         """Let the next commit or `wait` look for entries behind these ids; the `poll` after it returns them."""
 
-    def wait(self, timeout_ms: float, wake_fds: Sequence[int] = ()) -> None:
-        """Block until entries may be there, a file descriptor is readable, or the time is over."""
+    def wait(self, timeout_ms: float, wake_fds: Sequence[int] = ()) -> bool:
+        """Block until entries may be there, a file descriptor is readable, or the time is over; False: only time has passed."""
 
     def release(self) -> None:
         """Free what stored cursors have passed, without a commit (a full store refuses those); StoreFullError by law 8."""

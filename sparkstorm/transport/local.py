@@ -169,8 +169,9 @@ class LocalTransport:
     def ask(self, after: Mapping[int, str], count: int) -> None:
         """Fetch nothing: `poll` reads at once."""
 
-    def wait(self, timeout_ms: float, wake_fds: Sequence[int] = ()) -> None:
+    def wait(self, timeout_ms: float, wake_fds: Sequence[int] = ()) -> bool:
         """Nothing to wait for: simulated time moves by hand."""
+        return True
 
     def release(self) -> None:
         """Trim nothing: commits have trimmed the streams already."""

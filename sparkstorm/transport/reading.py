@@ -116,19 +116,21 @@ class Reading:
                 self._answers.append((self.wanted[0], reply))
             self._is_fresh = True
 
-    def wait(self, timeout_ms: float, wake_fds: Sequence[int]) -> None:
-        """Until an answer can be read, a descriptor is readable, or the time is over."""
+    def wait(self, timeout_ms: float, wake_fds: Sequence[int]) -> bool:
+        """Until an answer can be read, a descriptor is readable, or the time is over; return False if only time has passed."""
         if self._answers:
-            return
+            return True
         if self.wanted is not None and len(self.wanted[0]) == len(self._stream_by_task):
             self._open_question(*self.wanted)
         socket: Any = None if self._connection is None or self._asked is None else self._connection._sock
         if socket is None:
             timeout_ms = min(timeout_ms, _UNASKED_WAIT_MS)
         try:
-            select.select([*([] if socket is None else [socket]), *wake_fds], [], [], timeout_ms / 1000)
+            ready = select.select([*([] if socket is None else [socket]), *wake_fds], [], [], timeout_ms / 1000)[0]
         except (OSError, ValueError):
             self.drop()
+            return True
+        return bool(ready) or socket is None
 
     def _open_question(self, after: Mapping[int, str], count: int) -> None:
         """Ask for what lies behind these ids, unless a question is open."""

@@ -59,12 +59,12 @@ def _drive(run: WorkerRun, control: Control, clock: Clock, transport: RedisTrans
     while run.exit_code is None:
         now_ms = clock.now_us() / 1000  # whole milliseconds would make it sleep one too long
         wait_ms = min(_LONGEST_WAIT_MS if due_ms is None else due_ms - now_ms, run.beat_due_ms - now_ms)
-        if wait_ms > 0:
-            transport.wait(wait_ms, fds)
+        is_woken = wait_ms <= 0 or transport.wait(wait_ms, fds)
+        if is_woken:
             _drain(fds)
         run.beat()
         try:
-            due_ms = run.step()
+            due_ms = run.step(is_woken)
         except CodecError as error:
             # The epoch holds something without bytes. The next process goes row by row and will name the culprit.
             print(f"ERROR this epoch cannot be committed: {error}", flush=True)

@@ -2,7 +2,7 @@
 
 The slot passes three arguments: the descriptor of the status pipe, its own pid, the entry ("module:function") to run.
 Everything else, secrets included, comes as a WorkerSpec on the first line of the control pipe (fd 0); its end means
-exit. Only what the wait for that line needs is imported at the top: a spare child imports the runtime while it waits.
+exit. Only what the wait for that line needs is imported at the top: a child that was exec'ed imports the runtime while it waits.
 """
 
 import contextlib
@@ -115,6 +115,8 @@ def main(arguments: list[str]) -> NoReturn:
         _open_log(spec.log_path)
         _answer_where_it_hangs(control)
         _apply_environment(spec)
+        if spec.cpus:
+            os.sched_setaffinity(0, spec.cpus)
     except (SparkStormError, OSError) as fault:
         _end(control, ExitCode.BAD_SPEC, str(fault))
     _end(control, *_run(load, spec, control))

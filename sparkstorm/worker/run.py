@@ -135,8 +135,13 @@ class WorkerRun:
         self.worker: Worker | None = None
         self.exit_code: int | None = None
 
-    def step(self) -> int | None:
-        """Obey, start, or run one epoch; returns when to be called next, None when only input or a command makes it due."""
+    def step(self, is_woken: bool = True) -> float | None:
+        """Obey, start, or run one epoch; returns when to be called next, None when only input or a command makes it due.
+
+        Without input or a command (`is_woken`), the spouts are asked first, and an epoch begins only if they emit.
+        """
+        if not is_woken and self.worker is not None and (due_ms := self._ask_spouts(self.worker)) is not None:
+            return due_ms
         for command in self._control.poll():
             self._obey(command)
             if self.exit_code is not None:
@@ -145,6 +150,10 @@ class WorkerRun:
             return self._clock.now_ms() + (0 if self._try_start() else BEAT_EVERY_MS)
         with surfacing():
             return self.worker.step(self._clock.now_ms())
+
+    def _ask_spouts(self, worker: Worker) -> float | None:
+        with surfacing():
+            return worker.ask_spouts()
 
     def beat(self) -> bool:
         """Send a heartbeat when one is due; whether it was."""

@@ -34,6 +34,7 @@ from sparkstorm.worker.retries import RetryPolicy
 from sparkstorm.worker.sinks import Sinks
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.inbox import Chunk
+from sparkstorm.worker.tasks.sources import Sources
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 from sparkstorm.worker.tasks.taps import Taps
 from sparkstorm.worker.tasks.task_factory import TaskFactory, TaskSet, WorkerServices
@@ -45,11 +46,10 @@ _CHUNKS_AHEAD = 8  # frames of one task kept decoded in memory
 _CAREFUL_UNITS = 5000
 _REFUSED_MS, _REFUSED_LONG_MS = 20, 200  # the longer one once patience is over and it was no use: a disk that is full
 _PATIENCE = 50  # refusals, after which a commit goes through: this worker may be the only one who can free anything
+_NEVER = float("inf")
 _GATED_MS = 5  # between two looks at the backlog that holds a task back
-_CALLS_PER_TURN = 512  # of all spout tasks together
 _ROWS_PER_TURN = 4096
 _ROWS_PER_BATCH = 1 << 16  # for bolts that take batches
-_SPOUTS_WAIT_MS = 200  # bolts go first, but spouts elsewhere must not be able to keep them busy for ever
 
 
 class Worker:
@@ -95,25 +95,36 @@ class Worker:
         self._budget = make_budget(EpochSettings.of(plan.conf))
         self._careful_left = _CAREFUL_UNITS if plan.is_careful else 0
         self._quarantined: list[bytes] = []
-        self._is_active = False
         self._said: Any = None
         self._low_ms: int | None = None  # as last committed
         self._has_news = False
         self._has_more = False  # whether the last epoch may have left something to read or to do
         self._turns = deque(self._crew.bolts.values())
-        self._spouts_ran_ms = 0
+        self._manual = [(bolt, bolt.runner) for bolt in self._turns if isinstance(bolt.runner, ManualRunner)]
+        self._sources = Sources(plan, self._crew, clock, self._gates, self._budget, self._deliver)
+        self._begun: Epoch | None = None  # an epoch in which spouts alone have run so far
+        self._others_due_ms = 0.0  # when to step for anything but a spout; 0: at once
         self._sinks.finish(clock.now_ms())
 
     def set_active(self, is_active: bool) -> None:
         """Follow the topology's status: spouts rest while it is inactive."""
-        if is_active == self._is_active:
-            return
-        self._is_active = is_active
-        for spout in self._crew.spouts.values():
-            spout.set_active(is_active)
+        self._sources.set_active(is_active)
 
-    def step(self, now_ms: int) -> int | None:
+    def ask_spouts(self) -> float | None:
+        """Ask the spouts alone, while no input has come since the last step; return when to ask again, None to step now."""
+        if self._clock.now_us() >= 1000 * self._others_due_ms:
+            return None
+        epoch = Epoch(self._ids, self.is_tracking)
+        if self._sources.run(epoch):
+            self._begun, self._others_due_ms = epoch, 0.0
+            return None
+        now_ms = self._clock.now_ms()
+        due_ms = self._sources.next_due_ms(now_ms, now_ms + 1)
+        return self._others_due_ms if due_ms is None else min(due_ms, self._others_due_ms)
+
+    def step(self, now_ms: int) -> float | None:
         """Run one epoch; returns when to be called next, None when only input can wake us."""
+        self._others_due_ms = 0.0
         if self._refused is not None:
             self._has_more = True  # this step reads nothing
             return self._commit(self._refused, now_ms)
@@ -133,7 +144,7 @@ class Worker:
 
     def _run_epoch(self, now_ms: int) -> Epoch:
         self._read()
-        epoch = Epoch(self._ids, self.is_tracking)
+        epoch, self._begun = self._begun or Epoch(self._ids, self.is_tracking), None
         for spout in self._crew.spouts.values():
             if spout.make_callbacks():
                 self._take_emitted(epoch, spout, now_ms)
@@ -151,7 +162,7 @@ class Worker:
     def summary(self) -> dict[str, Any]:
         """Counts by executor, and why spouts emit nothing, for the heartbeat."""
         found: dict[str, Any] = {**self._tally.by_executor(), "epochs": self._seq, "keeps": self._tally.keeps()}
-        if self._is_active:
+        if self._sources.is_active:
             found |= {"blocked": self._waiting.blocked(self._refusal or self._sinks.problem), "gated": self._waiting.gated()}
         return found
 
@@ -207,8 +218,8 @@ class Worker:
                 is_over = self._budget.is_over(epoch, self._clock.now_ms())
                 if is_over:
                     break
-            if not is_over or now_ms - self._spouts_ran_ms >= _SPOUTS_WAIT_MS:
-                did |= self._run_spouts(epoch, max(1, min(_CALLS_PER_TURN, self._budget.rows - epoch.rows)))
+            if not is_over or self._sources.have_waited(now_ms):
+                did |= self._sources.run(epoch)
                 is_over |= self._budget.is_over(epoch, self._clock.now_ms())
         while is_over and self._drain(epoch):
             pass
@@ -224,19 +235,12 @@ class Worker:
                 did |= self._run_local(epoch, bolt, min(bolt.pace, left))
         return did
 
-    def _run_spouts(self, epoch: Epoch, calls: int) -> bool:
-        """Let every spout task emit: few tuples each where there are many, so that their rows stay in the processor's caches."""
-        self._spouts_ran_ms = self._clock.now_ms()
-        spouts = self._crew.spouts.values()
-        calls = max(1, calls // max(1, len(spouts)))
-        return sum(self._run_spout(epoch, spout, calls) for spout in spouts) > 0
-
     def _run_timed(self, epoch: Epoch, now_ms: int) -> bool:
         """Ticks, what other threads have asked for, and second tries, before anything newer; whether the budget is over."""
         self._run_ticks(epoch, now_ms)
         self._take_posts(epoch)
         for bolt in self._crew.bolts.values():
-            while not bolt.is_full and (due := bolt.due(now_ms, most=1)):
+            while bolt.retries and not bolt.is_full and (due := bolt.due(now_ms, most=1)):
                 self._failures.try_again(epoch, bolt, due[0])
                 self._finish(epoch, bolt)
                 if self._budget.is_over(epoch, self._clock.now_ms()):
@@ -248,10 +252,10 @@ class Worker:
             self._finish(epoch, bolt)
 
     def _take_posts(self, epoch: Epoch) -> None:
-        for bolt in self._crew.bolts.values():
-            if isinstance(bolt.runner, ManualRunner) and bolt.runner.has_posts:
+        for bolt, runner in self._manual:
+            if runner.has_posts:
                 bolt.begin(self._clock.now_ms())
-                bolt.runner.take_posts()
+                runner.take_posts()
                 self._finish(epoch, bolt)
 
     def _finish(self, epoch: Epoch, bolt: BoltTask) -> None:
@@ -265,7 +269,7 @@ class Worker:
         self._deliver(epoch, bolt)
 
     def _run_bolt(self, epoch: Epoch, bolt: BoltTask) -> bool:
-        if self._gates.is_shut(bolt.task) or bolt.is_full:
+        if not (bolt.feed or bolt.inbox.chunks) or self._gates.is_shut(bolt.task) or bolt.is_full:
             return False
         did = self._run_local(epoch, bolt, bolt.pace)
         if (chunk := bolt.next_chunk()) is None:
@@ -305,23 +309,6 @@ class Worker:
         self._meters.of(bolt.task).add(count, took_us, min(count, max(0, len(bolt.held) - held)))
         bolt.pace = self._budget.pace(bolt.pace, count, took_us // 1000, _ROWS_PER_TURN, epoch.bytes - sent_bytes)
 
-    def _run_spout(self, epoch: Epoch, spout: SpoutTask, calls: int) -> bool:
-        now_ms = self._clock.now_ms()
-        if not self._is_active or now_ms < spout.wait_until_ms or self._gates.is_shut(spout.task) or self._gates.is_store_filling:
-            return False
-        if spout.pending.room == 0 or spout.is_exhausted:
-            return False
-        spout.begin(now_ms)
-        calls, sent_bytes = min(calls, spout.pace), epoch.bytes
-        did = spout.run(epoch, calls, now_ms)
-        self._deliver(epoch, spout)
-        spout.pace = self._budget.pace(spout.pace, calls, self._clock.now_ms() - now_ms, _CALLS_PER_TURN, epoch.bytes - sent_bytes)
-        if did:
-            spout.wake()
-        else:
-            spout.rest(now_ms, self._plan.settings.spout_sleep_ms, 10)
-        return did
-
     def _take_emitted(self, epoch: Epoch, spout: SpoutTask, now_ms: int) -> None:
         """Take tuples that a spout emitted outside next_tuple, such as in `fail`."""
         spout.begin(now_ms)
@@ -358,7 +345,7 @@ class Worker:
         if not did:
             for spout in self._crew.spouts.values():
                 self._reporter.trying(spout.task, "spout", 0)
-                did |= self._run_spout(epoch, spout, 1)
+                did |= self._sources.run_one(epoch, spout, 1)
         self._has_more |= did
         self._careful_left -= did  # an idle worker has not shown that it survives anything
         if self._careful_left == 0:
@@ -389,7 +376,7 @@ class Worker:
         self._run_chunk(epoch, bolt, chunk, 1)
         return True
 
-    def _commit(self, commit: Commit, now_ms: int) -> int | None:
+    def _commit(self, commit: Commit, now_ms: int) -> float | None:
         """Ask for more, write, then say when to come again; a store that is full is asked again after garbage was freed."""
         self._transport.ask(self._read_to(), _CHUNKS_AHEAD)
         if self._refused is None:
@@ -424,17 +411,21 @@ class Worker:
             self._transport.release()
         return now_ms + (_REFUSED_MS if self._refusals < 2 * _PATIENCE else _REFUSED_LONG_MS)
 
-    def _next_due(self, now_ms: int, did: bool) -> int | None:
+    def _next_due(self, now_ms: int, did: bool) -> float | None:
         """Return when to step again: at once for what this step left undone, else for what comes by time."""
         if did and (self._has_more or self._sinks or self._pulse.has_senders):
             return now_ms  # watermarks follow what this commit has settled
         due = [self._pulse.next_due_ms(), self._timeouts.next_due_ms()]
-        due += [bolt.next_due_ms() for bolt in self._crew.bolts.values()]
+        bolts = self._crew.bolts.values()
+        due += [bolt.next_due_ms() for bolt in bolts]
         # a commit may have opened a gate or ended trees
         gated_ms, rested_ms = (now_ms, now_ms) if did else (now_ms + _GATED_MS, now_ms + (_GATED_MS if self._gates.must_ask else 1))
-        due += [gated_ms for bolt in self._crew.bolts.values() if bolt.next_chunk() is not None]
-        due += [spout.next_due_ms(now_ms, rested_ms, self._is_active) for spout in self._crew.spouts.values()]
-        return min((d for d in due if d is not None), default=None)
+        due += [gated_ms for bolt in bolts if bolt.inbox.chunks and bolt.next_chunk() is not None]
+        others_ms = min((d for d in due if d is not None), default=_NEVER)
+        self._others_due_ms = 0.0 if self._careful_left or self._sinks or self._gates.must_ask else others_ms
+        spouts_ms = self._sources.next_due_ms(now_ms, rested_ms)
+        first_ms = others_ms if spouts_ms is None else min(others_ms, spouts_ms)
+        return None if first_ms == _NEVER else first_ms
 
     def _report(self, failure: Failure, count: int = 1) -> None:
         """Count failures by their cause, and tell the first."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
+from uuid import UUID
+from weakref import ref
 
 import pyarrow as pa
 import pytest
@@ -34,6 +37,17 @@ class Many(BasicBolt):
         counting.bump("executed")
         for n in range(self.rows):
             collector.emit((n,))
+
+
+class RememberIds(StatefulBolt):
+    """Keeps keys that can be referred to weakly; this process alone runs it."""
+
+    refs: ClassVar[list[ref[UUID]]] = []
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        key = UUID(int=tup["n"])
+        self.refs.append(ref(key))
+        self.state.add(key)
 
 
 class Remember(StatefulBolt):
@@ -74,6 +88,23 @@ def test_chunks_leave_while_batches_still_come_in(shortcuts: bool) -> None:
     for number, _ in enumerate(run_feed(job, job.plan.stages[0], 0, counted(batches, taken), nothing)):
         behind = max(behind, taken[0] - number)
     assert taken[0] == 10 and behind <= 5
+
+
+def test_a_task_frees_its_state_without_a_collection_of_garbage() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("n"))
+    builder.set_bolt("bolt", RememberIds()).fields_grouping("source", "n")
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        results = replay_locally(builder.build(), {"source": [(n,) for n in range(20)]}, outputs=["bolt!state"])
+        results.states_by_task.clear()
+        refs = RememberIds.refs
+        assert len(refs) == 20 and not [each for each in refs if each() is not None]
+    finally:
+        if was_enabled:
+            gc.enable()
+        RememberIds.refs.clear()
 
 
 @pytest.mark.parametrize("shortcuts", [True, False])

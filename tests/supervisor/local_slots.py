@@ -10,6 +10,7 @@ import time
 
 from sparkstorm.errors import SlotsUnavailableError
 from sparkstorm.hosting.base import RestartPause, SlotSpec
+from sparkstorm.supervisor.fork_server import ForkServer
 from sparkstorm.supervisor.slot_main import STOPPED, main
 
 _LOG = logging.getLogger(__name__)
@@ -90,10 +91,11 @@ class LocalSlots:
 
 
 def _program() -> int:
+    server = ForkServer.start()
     spec = SlotSpec.from_json(sys.stdin.buffer.read())
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    reason = main(spec, stopping)
+    reason = main(spec, stopping, server)
     return 0 if reason == STOPPED else 1
 
 

@@ -71,6 +71,15 @@ def test_a_slot_runs_what_it_is_assigned(bench: SlotBench, start: Start) -> None
     assert f"launch {beat.launch} of words-1 runs tasks [1]" in log.read_text()
 
 
+def test_with_cpu_affinity_the_workers_of_a_host_are_kept_on_cpus_of_their_own(bench: SlotBench, start: Start) -> None:
+    bench.submit("words-1", [FIRST])
+    bench.submit("words-2", [SECOND])
+    start(count=2, conf={**bench.spec.conf, "worker.cpu.affinity": True})
+    cpus = sorted(os.sched_getaffinity(0))
+    for number, (topology, slot) in enumerate([("words-1", FIRST), ("words-2", SECOND)]):
+        assert os.sched_getaffinity(bench.wait_running(topology, slot).pid) == {cpus[number % len(cpus)]}
+
+
 def test_a_supervisor_registers_all_ports_of_its_node(bench: SlotBench, start: Start) -> None:
     start(count=2)
     wait_until(lambda: (s := bench.state.read_supervisor("node-1")) and s.ports == (6700, 6701), "both ports")

@@ -123,3 +123,23 @@ def test_the_pace_falls_with_the_weight_of_what_is_sent() -> None:
     assert budget.pace(8, 8, 0, 100, sent_bytes=8192) == 1
     assert budget.pace(80, 80, 0, 100, sent_bytes=2048) == 40
     assert budget.pace(8, 8, 8, 100, sent_bytes=0) == 4
+
+
+def test_a_spout_alone_is_asked_without_an_epoch_until_it_emits() -> None:
+    spout = FeederSpout()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Pass()), {"topology.workers": 1})
+        spout.feed(["first"])
+        cluster.run_until_idle()
+        worker = cluster.topology().workers[0].worker
+        assert worker is not None
+        before, now_ms = worker.commits, cluster.now_ms
+        due_ms = worker.ask_spouts()
+        assert due_ms is not None
+        assert due_ms > now_ms
+        spout.feed(["second"])
+        cluster.simulation.clock.advance(10)
+        assert worker.ask_spouts() is None  # a step is wanted now
+        assert worker.commits == before
+        cluster.run_until_idle()
+        assert len(spout.acked) == 2

@@ -87,13 +87,14 @@ def test_a_simulation_does_not_wait_for_threads_whose_outcomes_a_full_disk_keeps
         store, process = cluster.topology().store, cluster.topology().worker_of("bolt").process
         assert process is not None and process.worker is not None
         (bolt,) = (b for b in process.worker.crew.bolts.values() if isinstance(b.runner.bolt, ThreadedBolt))
-        assert isinstance(bolt.runner, ManualRunner)
+        runner = bolt.runner
+        assert isinstance(runner, ManualRunner)
         store.is_disk_full = True
         for _ in range(2):  # the commit of the first outcome is refused; the second one waits for it
             calls.value.release()
-            wait_until(lambda: bolt.runner.has_posts, "an outcome")
+            wait_until(lambda: runner.has_posts, "an outcome")
             cluster.advance(1)
-        assert bolt.runner.has_posts
+        assert runner.has_posts
 
         def wait(timeout: float) -> bool:
             raise AssertionError("the thread has nothing to do")

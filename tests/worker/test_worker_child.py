@@ -27,6 +27,8 @@ from sparkstorm.model.worker_messages import (
     WorkerReport,
 )
 from sparkstorm.model.worker_spec import PlacedExecutor, WorkerSpec
+from sparkstorm.supervisor import fork_server
+from sparkstorm.supervisor.fork_server import ForkServer
 from sparkstorm.supervisor.worker_process import WorkerChild, child_environment, last_lines, rotate_log
 
 Spawn = Callable[[str], "Watched"]
@@ -93,21 +95,25 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def fork(entry: str) -> WorkerChild | None:
-    """Fork a worker beside the thread with which pytest-xdist waits for messages; it holds no lock that a worker takes."""
+@pytest.fixture
+def server() -> Iterator[ForkServer]:
+    """Fork a server beside the thread with which pytest-xdist waits for messages; it holds no lock that a worker takes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading, "active_count", lambda: 1)
-        return WorkerChild.fork(entry)
+        made = ForkServer.start()
+    assert made is not None
+    yield made
+    made.close()
 
 
 @pytest.fixture(params=["exec", "fork"])
 def spawn(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Spawn]:
     children: list[WorkerChild] = []
+    server: ForkServer | None = request.getfixturevalue("server") if request.param == "fork" else None
 
     def start(toy: str) -> Watched:
         entry = f"tests.supervisor.toy_workers:{toy}"
-        child = WorkerChild.spawn(entry, tmp_path / "early.log") if request.param == "exec" else fork(entry)
-        assert child is not None
+        child = WorkerChild.spawn(entry, tmp_path / "early.log") if server is None else server.fork(entry)
         children.append(child)
         return Watched(child, tmp_path / "worker.log")
 
@@ -137,29 +143,34 @@ def test_log_levels_reach_the_loop(spawn: Spawn) -> None:
     watched.wait_for(lambda: ["ACTIVE", "{'app': 'DEBUG'}"] in watched.beats("statuses"), "levels in a beat")
 
 
-def test_a_spare_child_waits_idle_and_becomes_a_worker(spawn: Spawn) -> None:
+def test_a_child_waits_idle_for_its_spec_and_becomes_a_worker(spawn: Spawn) -> None:
     watched = spawn("loop")
-    watched.wait_for(lambda: Path(f"/proc/{watched.child.pid}/stat").read_text().split()[2] == "S", "idle spare")
+    watched.wait_for(lambda: Path(f"/proc/{watched.child.pid}/stat").read_text().split()[2] == "S", "idle child")
     watched.start().wait_ready()
 
 
-def test_a_fork_beside_threads_is_refused() -> None:
+def test_a_fork_server_beside_threads_is_refused() -> None:
     ended = threading.Event()
     thread = threading.Thread(target=ended.wait)
     thread.start()
     try:
-        assert WorkerChild.fork("tests.supervisor.toy_workers:loop") is None
+        assert ForkServer.start() is None
     finally:
         ended.set()
         thread.join()
 
 
-def test_a_fork_has_no_variables_of_sparks_and_draws_its_own_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def sparks_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHON_WORKER_FACTORY_SECRET", "secret")
+
+
+def test_a_fork_has_no_variables_of_sparks_and_draws_its_own_numbers(
+    sparks_secret: None, server: ForkServer, tmp_path: Path
+) -> None:
     found: list[object] = []
     for number in range(2):
-        child = fork("tests.supervisor.toy_workers:tells_what_it_inherited")
-        assert child is not None
+        child = server.fork("tests.supervisor.toy_workers:tells_what_it_inherited")
         try:
             watched = Watched(child, tmp_path / f"{number}.log").start().wait_ready()
             watched.wait_for(lambda watched=watched: watched.beats("inherited"), "beat")  # type: ignore[misc]
@@ -173,13 +184,15 @@ def test_a_fork_has_no_variables_of_sparks_and_draws_its_own_numbers(tmp_path: P
 _FORKS = """
 import time
 from pathlib import Path
-from sparkstorm.supervisor.worker_process import WorkerChild
-child = WorkerChild.fork("tests.supervisor.toy_workers:loop")
+from sparkstorm.supervisor.fork_server import ForkServer
+server = ForkServer.start()
+child = server.fork("tests.supervisor.toy_workers:loop")
 until = time.monotonic() + 60
 while b"secret" in (shown := Path(f"/proc/{child.pid}/environ").read_bytes()) and time.monotonic() < until:
     time.sleep(0.01)
 print(b"secret" in shown, b"secret" in Path("/proc/self/environ").read_bytes())
 child.close()
+server.close()
 """
 
 
@@ -187,6 +200,27 @@ def test_a_fork_shows_no_password_of_the_process_that_it_comes_from() -> None:
     variables = {**os.environ, "SPARKSTORM_REDIS_PASSWORD": "secret"}
     said = subprocess.run([sys.executable, "-c", _FORKS], env=variables, capture_output=True, text=True, check=True).stdout
     assert said.split() == ["False", "True"]
+
+
+def test_the_death_of_a_fork_server_ends_its_workers_and_refuses_more(server: ForkServer, tmp_path: Path) -> None:
+    child = server.fork("tests.supervisor.toy_workers:loop")
+    try:
+        watched = Watched(child, tmp_path / "worker.log").start().wait_ready()
+        os.kill(server.pid, signal.SIGKILL)
+        assert watched.wait_exit() == -signal.SIGKILL
+        for _ in range(2):
+            with pytest.raises(OSError, match=r"gone|Broken pipe|reset"):
+                server.fork("tests.supervisor.toy_workers:loop")
+    finally:
+        child.close()
+
+
+def test_a_fork_server_that_does_not_answer_is_given_up(server: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork_server, "_ANSWER_S", 0.1)
+    os.kill(server.pid, signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        server.fork("tests.supervisor.toy_workers:loop")
+    assert is_gone(server.pid)
 
 
 def test_an_exit_without_a_word_shows_as_its_code(spawn: Spawn) -> None:

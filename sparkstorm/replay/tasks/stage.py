@@ -355,6 +355,7 @@ class _Partition:
                 yield from self._writer.state(KEPT_STATE, task, run.state.every_pair())
             if is_open:
                 yield from self._writer.state(KEPT_TIME, task, run.kept_time())
+            run.release()
         report(self._evidence())
 
     def _evidence(self) -> Evidence:

@@ -246,6 +246,11 @@ class ReplayTask:
         except (Exception, SystemExit) as error:  # user code
             self._report(failure_of(error))
 
+    def release(self) -> None:
+        """Free the state after `end`. The task is in reference cycles: a collection that found it would visit every key."""
+        if self.state is not None:
+            self.state.release()
+
     def take_emitted(self) -> None:
         """Count emitted rows; they can no longer be undone."""
         self.counts.emitted += self.emitter.take_counts()[0]

@@ -90,6 +90,11 @@ class WindowTask(ReplayTask):
             self.counts.order_matters = int(self._probe.order_matters)
             self.counts.floats += self._probe.floats
 
+    def release(self) -> None:
+        """Free the states of the bolt and of its windows."""
+        super().release()
+        self._store.release()
+
     def behind_mark_ms(self, lane: OutputClock) -> int:
         """Return how far a row was behind a watermark that this task can have announced before it."""
         return self._timed.behind_ms(lane)

@@ -25,6 +25,7 @@ from sparkstorm.worker.tasks.inbox import Inbox
 
 _FAILURES_IN_A_ROW = 10
 _LONGEST_BACK_OFF_MS = 1000
+_WARM_US = 10_000  # since the last emission: the next tuple may come at any moment
 
 
 class SpoutCollector:
@@ -148,12 +149,13 @@ class SpoutTask:
         self._hooks = hooks
         self.is_open = False
         self.is_active = False
-        self.wait_until_ms = 0
+        self.wait_until_ms = 0.0
         self.pace = 1  # calls between two looks at the clock: few until the source has shown that it is fast
         self.acked = self.failed = 0
         self.time: TaskEventTime | None = None  # none: nobody behind it lives by time
         self._births = births
-        self._idle_ms = 0
+        self._idle_ms = 0.0
+        self._emitted_us = -_WARM_US
         self._failures = 0
         self._position: Any = None
         self._has_moved = False
@@ -211,14 +213,15 @@ class SpoutTask:
             self.pending.add_all(born, now_ms)
             born.clear()
 
-    def rest(self, now_ms: int, shortest_ms: int, longest_ms: int) -> None:
-        """Nothing came: wait a little, longer each time (Storm's progressive wait)."""
-        self._idle_ms = min(max(shortest_ms, self._idle_ms * 2), longest_ms)
-        self.wait_until_ms = max(self.wait_until_ms, now_ms + self._idle_ms)
+    def rest(self, now_us: int, shortest_ms: int, longest_ms: int) -> None:
+        """Nothing came: wait a little, and longer each time once the source has been silent (Storm's progressive wait)."""
+        is_silent = now_us - self._emitted_us >= _WARM_US
+        self._idle_ms = min(max(shortest_ms, self._idle_ms * 2), longest_ms) if is_silent else shortest_ms / 2
+        self.wait_until_ms = max(self.wait_until_ms, now_us / 1000 + self._idle_ms)
 
-    def wake(self) -> None:
+    def wake(self, now_us: int) -> None:
         """Something came: ask again at once."""
-        self._idle_ms = 0
+        self._idle_ms, self._emitted_us = 0.0, now_us
 
     def settle(self, acked: list[int], failed: dict[int, Failure], now_ms: int, renewed: Sequence[int] = ()) -> list[int]:
         """Verdicts of an acker; returns complete latencies in milliseconds."""
@@ -229,11 +232,13 @@ class SpoutTask:
             self.failed += self.pending.settle((), (root,), now_ms, failure).failed
         return done.latencies_ms
 
-    def next_due_ms(self, now_ms: int, rested_ms: int, is_active: bool) -> int | None:
-        """Return when to tell user code of messages that have ended, or ask it for more, at `rested_ms` at the earliest."""
+    def next_due_ms(self, now_ms: int, rested_ms: int, is_active: bool) -> float | None:
+        """Return when to tell user code of messages that have ended, or ask it for more: at `rested_ms` if its wait is over."""
         if self.pending.has_callbacks or self.collector.immediate:
             return now_ms
-        return max(self.wait_until_ms, rested_ms) if is_active and not self.is_exhausted and self.pending.room else None
+        if not is_active or self.is_exhausted or not self.pending.room:
+            return None
+        return self.wait_until_ms if self.wait_until_ms > now_ms else rested_ms
 
     def make_callbacks(self) -> bool:
         """Tell user code what the last commit settled; whether it emitted anything on that occasion."""
