@@ -314,7 +314,8 @@ class Moody(ReplayableSpout):
     outputs = ("value",)
 
     def __init__(self, method: str, do: Callable[[Any], Any], is_blocking: bool) -> None:
-        self.method, self.do, self.blocking = method, do, is_blocking
+        self.method, self.do = method, do
+        self.blocking = is_blocking  # type: ignore[misc]
 
     def open(self, conf: Any, context: Any, collector: Any) -> None:
         self.collector, self.count = collector, 0
