@@ -34,7 +34,7 @@ from sparkstorm.worker.tasks.kept import Kept
 from sparkstorm.worker.tasks.savepoints import Source
 from tests.worker.building import Collecting, chain
 
-Do = Callable[[Any, Tuple], None]
+Do = Callable[[Any, Tuple], object]
 
 
 class Basic(BasicBolt):
@@ -65,6 +65,10 @@ class Keeping(StatefulBolt):
             self.do(self.state, tup)
         else:
             collector.emit((tup[0],))
+
+
+class KeepingBlocking(Keeping):
+    blocking = True
 
 
 class Manual(Collecting):
@@ -112,6 +116,9 @@ FAILS = [  # (bolt, the sentence of its dead letter)
     (Basic(lambda c, t: c.emit_direct(4711, ("a",))), r"stream 'default' is not direct: use emit"),
     (Basic(lambda c, t: t["nothing"]), r"stream 'default' of component 'spout' has no field 'nothing'; it declares value"),
     (Keeping(lambda s, t: s.put("key", object())), r"a value of type object, which is not one of"),
+    (Keeping(lambda s, t: s.add("key", 2**9000)), r"a whole number of 9001 bits; the most are 8192 \(test_bad_input\.py, line"),
+    (KeepingBlocking(lambda s, t: s.add("key", 2**9000)), r"a whole number of 9001 bits; the most are 8192"),
+    (Keeping(lambda s, t: (s.put("key", "x"), s.add("key", 1))), r"state key 'key': 1 cannot be added to 'x'"),
     (Keeping(lambda s, t: s.put(["key"], 1)), r"unhashable type: 'list' \(test_bad_input\.py, line \d+\)"),
     (Keeping(lambda s, t: s.add(t[0], "one")), r"state key 'bad': 'one' is no number"),
     (Manual(lambda c, t: c.fail(t, "")), r"failed by the bolt"),
