@@ -7,22 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import starmap
-from operator import itemgetter
 from typing import Any
 
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, Window, WindowedBolt
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.runner import FailedInput
+from sparkstorm.executor.state import Cells
 from sparkstorm.executor.user_traceback import failure_of
 from sparkstorm.executor.windowed_runner import TimedRunner
 from sparkstorm.model.topology import TICK_STREAM
 from sparkstorm.model.tuples import Tuple
-from sparkstorm.model.values.codec import SCALARS
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.watermarks import LAST_MS
 from sparkstorm.windowing.windows import TimeWindows
-
-_SOURCE = itemgetter(2)
 
 
 class FoldingRunner(TimedRunner):
@@ -46,25 +43,19 @@ class FoldingRunner(TimedRunner):
         """Fold rows of one source into accumulators; False, with nothing changed, where one of them needs a closer look."""
         source, bolt, windows = rows[0][2], self.bolt, self._windows
         assert isinstance(bolt, FoldingBolt) and isinstance(windows, TimeWindows)
-        if source.is_late or source.stream == TICK_STREAM or len(set(map(_SOURCE, rows))) > 1 or len(bolt.key_fields) != 1:
+        if source.is_late or source.stream == TICK_STREAM or len(bolt.key_fields) != 1:
             return False
         time_at, key_at = (source.position(field) for field in (self._settings.timestamp_field or "", bolt.key_fields[0]))
-        times, keys = [row[0][time_at] for row in rows], [row[0][key_at] for row in rows]
-        if set(map(type, times)) != {int} or not set(map(type, keys)) <= SCALARS:
-            return False
-        if min(times) < max(windows.floor, 0) or max(times) > LAST_MS:
-            return False
-        length = windows.length
+        cells = Cells(time_at, key_at, windows.length, max(windows.floor, 0), LAST_MS)
         marks = len(self._emitter.log), len(self._state.undo), len(self._times.undo)
-        places = [("a", at - at % length, key) for at, key in zip(times, keys, strict=True)]
         try:
-            begun = self._times.fold_rows(places, rows, bolt.initial, bolt.fold)
+            begun = self._times.fold_cells(rows if type(rows) is list else list(rows), cells, bolt.initial, bolt.fold)
         except (Exception, SystemExit):  # the tuples are then taken in one by one, and only the faulty one fails
             self._roll_back(*marks)
             return False
-        for _, start, key in begun:
+        for _, start, key in begun or ():
             windows.begin(start, (key,))
-        return True
+        return begun is not None
 
     def _fire_cells(self, now_ms: int, most: int) -> int:
         """Fire due windows of one accumulator each; return how many have fired."""
