@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import Any, Protocol
 
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.windowing.due_queue import DueQueue
@@ -20,6 +20,7 @@ from sparkstorm.windowing.window_contents import Content, Contents
 from sparkstorm.windowing.window_math import Layout
 
 _FIRED_TO = ("W",)
+_NOTHING: Any = object()
 
 
 @dataclass(slots=True)
@@ -139,20 +140,24 @@ class TimeWindows:
             self._queue.drop_first()
         return None
 
-    def due_cells(self, watermark: int) -> Iterator[Firing]:
-        """Yield due windows in their order, if each is one cell; a window is done when the next is asked for."""
-        length, contents, fired = self._layout.length, self._contents, self._fired
+    def due_cells(self, watermark: int) -> Iterator[tuple[Key, int, int, Any]]:
+        """Yield key, start, end and accumulator of due windows in their order, if each is one cell; a window is done when the next
+        is asked for."""
+        length, store, fired = self._layout.length, self._store, self._fired
         while (end := self._queue.first_at()) is not None and end <= watermark:
             if end != self._end:
                 self._finish()
                 self._end = end
             start = end - length
-            cell, since = range(start, end, length), max(start, end - length)
+            known = self._keys_by_cell.get(start, {})
             for key in self._queue.keys_at(end):
-                if contents.has(start, key):
-                    yield Firing(key, start, end, contents.gather(cell, key, since, ()))
+                place = ("a", start, *key)
+                value = store.get(place, _NOTHING)
+                if value is not _NOTHING:
+                    yield key, start, end, value
                     fired[key] = None
-                    contents.drop(start, key)
+                    store.delete(place)
+                    known.pop(key, None)
                 self._queue.drop(end, key)
 
     def done(self, firing: Firing) -> None:

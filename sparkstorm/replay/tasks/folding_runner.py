@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import starmap
-from typing import Any
+from sys import getrefcount
+from typing import Any, cast
 
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, Window, WindowedBolt
 from sparkstorm.executor.emitter import Emitter
@@ -19,7 +20,8 @@ from sparkstorm.model.topology import TICK_STREAM
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.watermarks import LAST_MS
-from sparkstorm.windowing.windows import TimeWindows
+from sparkstorm.windowing.window_contents import Content
+from sparkstorm.windowing.windows import Firing, TimeWindows
 
 
 class FoldingRunner(TimedRunner):
@@ -61,21 +63,25 @@ class FoldingRunner(TimedRunner):
         """Fire due windows of one accumulator each; return how many have fired."""
         if not self._fires_cells:
             return 0
-        windows, emitter, collector, execute = self._windows, self._emitter, self._collector, self.bolt.execute  # type: Any, Emitter, Any, Any
+        windows, emitter, collector, execute = self._windows, self._emitter, self._collector, cast(WindowedBolt, self.bolt).execute
+        assert isinstance(windows, TimeWindows)
         log, undo, times_undo = emitter.log, self._state.undo, self._times.undo
-        fired = 0
-        firing: Any
-        marks = 0, 0, 0
+        fired, marks, content = 0, (0, 0, 0), Content()
+        ours_alone = getrefcount(content)  # one object for all windows, unless user code keeps one
+        key, start, end, value = (), 0, 0, None
         try:
-            for firing in windows.due_cells(self._watermark_ms) if most else ():
+            for key, start, end, value in windows.due_cells(self._watermark_ms) if most else ():
                 if fired == most:
                     return fired
                 emitter.roots = 0
                 marks = len(log), len(undo), len(times_undo)
-                execute(Window(firing.key, firing.start, firing.end, firing.content, False, False), collector)
+                if getrefcount(content) != ours_alone:
+                    content = Content()
+                content.value = value
+                execute(Window(key, start, end, content, False, False), collector)
                 self._attempts = 0
                 fired += 1
         except (Exception, SystemExit) as error:  # the window is still the first one
             self._roll_back(*marks)
-            self._put_off(firing, failure_of(error), now_ms)
+            self._put_off(Firing(key, start, end, Content(value=value)), failure_of(error), now_ms)
         return fired
