@@ -251,10 +251,11 @@ static PyObject *
 emit_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
     PyObject *emitter, *log, *pick, *source, *stream, *plain;
+    const char *slot;
     Py_ssize_t width;
-    if (!PyArg_ParseTuple(args, "OO!OOnUO", &emitter, &PyList_Type, &log, &pick, &source, &width, &stream, &plain))
+    if (!PyArg_ParseTuple(args, "OsO!OOnUO", &emitter, &slot, &PyList_Type, &log, &pick, &source, &width, &stream, &plain))
         return NULL;
-    Py_ssize_t roots = slot_of((PyObject *)Py_TYPE(emitter), "roots");
+    Py_ssize_t roots = slot_of((PyObject *)Py_TYPE(emitter), slot);
     if (roots < 0)
         return NULL;
     Emit *self = (Emit *)type->tp_alloc(type, 0);
@@ -307,7 +308,7 @@ emit_dealloc(Emit *self)
 static PyTypeObject EmitType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "sparkstorm.model._core.Emit",
-    .tp_doc = "Emit(emitter, log, pick, source, width, stream, plain): emit of a stream with one subscriber.",
+    .tp_doc = "Emit(emitter, slot of its roots, log, pick, source, width, stream, plain): emit of a stream with one subscriber.",
     .tp_basicsize = sizeof(Emit),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = emit_new,

@@ -7,7 +7,7 @@ owner of the task fires the rest and none twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, Protocol
@@ -111,9 +111,14 @@ class TimeWindows:
         """Time from which on no window has fired or is firing."""
         return max(self.fired_to, self._end)
 
-    def begin(self, start: int, key: Key) -> None:
-        """Expect a window to fire whose cell is new in the store."""
-        self._schedule(start, key)
+    def begin(self, cells: Iterable[tuple[Any, ...]]) -> None:
+        """Expect windows to fire whose cells ("a", start, *key) are new in the store, are windows themselves and not before `floor`."""
+        keys, last = dict[Key, None](), -1
+        for _, start, *parts in cells:
+            if start != last:
+                keys, last = self._keys_at(start, start + self._layout.length), start
+            keys[key := tuple(parts)] = None
+            self._queue.add(start + self._layout.length, key)
 
     @property
     def length(self) -> int:
@@ -183,15 +188,18 @@ class TimeWindows:
             self._unmarked.clear()
 
     def _schedule(self, start: int, key: Key) -> None:
-        keys = self._keys_by_cell.get(start)
         ends = self._layout.ends_of(start)
-        if keys is None:
-            keys = self._keys_by_cell[start] = {}
-            heappush(self._expiries, (ends[-1] + self._kept_for, start))
-        keys[key] = None
+        self._keys_at(start, ends[-1])[key] = None
         for end in ends:
             if end > self.fired_to and not (end == self._end and key in self._fired):
                 self._queue.add(end, key)
+
+    def _keys_at(self, start: int, last_end: int) -> dict[Key, None]:
+        keys = self._keys_by_cell.get(start)
+        if keys is None:
+            keys = self._keys_by_cell[start] = {}
+            heappush(self._expiries, (last_end + self._kept_for, start))
+        return keys
 
     def _holds(self, end: int, key: Key) -> bool:
         if self._is_plain:

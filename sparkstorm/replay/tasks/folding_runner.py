@@ -55,8 +55,7 @@ class FoldingRunner(TimedRunner):
         except (Exception, SystemExit):  # the tuples are then taken in one by one, and only the faulty one fails
             self._roll_back(*marks)
             return False
-        for _, start, key in begun or ():
-            windows.begin(start, (key,))
+        windows.begin(begun or ())
         return begun is not None
 
     def _fire_cells(self, now_ms: int, most: int) -> int:
