@@ -112,7 +112,7 @@ class TimeWindows:
         return max(self.fired_to, self._end)
 
     def begin(self, cells: Iterable[tuple[Any, ...]]) -> None:
-        """Expect windows to fire whose cells ("a", start, *key) are new in the store, are windows themselves and not before `floor`."""
+        """Expect windows to fire, each of one new cell ("a", start, *key) of the store at `floor` or later."""
         keys, last = dict[Key, None](), -1
         for _, start, *parts in cells:
             if start != last:
