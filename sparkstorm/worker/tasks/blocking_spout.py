@@ -45,6 +45,7 @@ class ThreadedSpout(Spout):
         self._ring = threading.Event()
         self._is_active = self._is_closing = self._is_exhausted = self._has_ended = False
         self._extent = (0, 0)
+        self.is_failing = False  # the source raised when it was last asked
         self._position: Any = None
         self._handed: Any = None
         self._thread = threading.Thread(target=self._run, name="blocking-spout", daemon=True)
@@ -135,6 +136,7 @@ class ThreadedSpout(Spout):
         except (Exception, SystemExit) as raised:
             self._recorder.take()
             error = raised
+        self.is_failing = error is not None
         calls = self._recorder.take()
         if calls or error is not None:
             position = self._snapshot()
