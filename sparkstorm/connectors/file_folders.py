@@ -23,7 +23,7 @@ _REFUSALS = (
     "File name too long", "Too many levels of symbolic links",
     "NoSuchTableError", "UnauthorizedError", "ForbiddenError", "password authentication failed",  # pyiceberg and its catalogs
 )  # fmt: skip
-_PACKED = (".gz", ".zst", ".zstd")
+PACKED = (".gz", ".zst", ".zstd")
 
 
 class Found(NamedTuple):
@@ -67,7 +67,7 @@ class Folders:
 
     def open(self, path: str, at: int) -> BinaryIO:
         """Open a file at a position in its unpacked bytes."""
-        packed = path.endswith(_PACKED)
+        packed = path.endswith(PACKED)
         raw = self.open_raw(path)
         if path.endswith(".gz"):
             stream: Any = gzip.GzipFile(fileobj=raw)

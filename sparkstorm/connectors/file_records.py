@@ -78,6 +78,9 @@ class TextReader:
             return Record((), str(error)[:300], data[:2000].decode("utf-8", "replace"), self.at)
 
 
+_DAMAGES = ("thrift", "orrupt", "end of stream", "ecompress")  # of a page, in pyarrow's words
+
+
 class ParquetReader:
     """Reads a Parquet file by batches; a position is a number of rows."""
 
@@ -94,11 +97,18 @@ class ParquetReader:
             found = self._file.schema_arrow.field(name).type
             if not _is_of(found, declared):
                 raise InvalidConfigError(f"{where}: column '{name}' is {found}, but the source declares {declared}")
+        self.rows = int(self._file.metadata.num_rows)
         self._batches, self.at = self._read(at, fields), at
 
     def next_batch(self) -> Any:
-        """Return the next rows as a `pyarrow.RecordBatch`; None at the end."""
-        batch = next(self._batches, None)
+        """Return the next rows as a `pyarrow.RecordBatch`; None at the end, EOFError for a page that is damaged."""
+        try:
+            batch = next(self._batches, None)
+        except (OSError, ValueError) as error:
+            text = " ".join(str(error).split())
+            if isinstance(error, ValueError) or any(sign in text for sign in _DAMAGES):
+                raise EOFError(text) from error
+            raise
         self.at += 0 if batch is None else batch.num_rows
         return batch
 

@@ -16,7 +16,7 @@ from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.columns import rows_of
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.connectors.file_folders import Folders, Found, absolute, fingerprint, raise_lasting, shown
+from sparkstorm.connectors.file_folders import PACKED, Folders, Found, absolute, fingerprint, raise_lasting, shown
 from sparkstorm.connectors.file_records import (
     FORMATS,
     ParquetReader,
@@ -181,6 +181,8 @@ class Files(ReplayableSpout):
         for key, known in list(self._files.items()):
             known.missed = 0 if key in found else known.missed + 1
             if key not in found and known.reader is None and not self._turns:
+                known.path, known.number = known.path or key, known.number or len(found) + len(self._files)
+                self._tell_loss(known, "is gone")
                 del self._files[key]
         waiting = set(map(id, self._turns))
         for key, each in found.items():
@@ -220,7 +222,7 @@ class Files(ReplayableSpout):
                 except CodecError as error:
                     self._tell(each, str(error), record.text or repr(record.values)[:2000], place)
         except FileNotFoundError:
-            self._finish(each)
+            self._tell_loss(each, "is gone")
             return 0
         except (EOFError, OSError) as error:
             if not self._is_damage(error):
@@ -253,6 +255,12 @@ class Files(ReplayableSpout):
         message_id = each.number << _OFFSET_BITS | max(place, 0)
         self._collector.report_error(f"{shown(each.path)}, at {place}: {problem}")
         self._collector.emit((shown(each.path), place, text, problem), message_id, stream="bad")
+
+    def _tell_loss(self, each: _File, how: str) -> None:
+        """Report a file of which a part was read, and whose rest cannot be; a log that is rotated away is expected to go."""
+        if each.at > 0 and not self._tail:
+            self._tell(each, f"the file {how} since it was read up to here: its rest is not read", "", each.at)
+        self._finish(each)
 
     def _is_damage(self, error: BaseException) -> bool:
         return isinstance(error, EOFError | gzip.BadGzipFile | zlib.error) or "ZSTD" in str(error) or "zstd" in str(error)
@@ -292,7 +300,9 @@ class Files(ReplayableSpout):
         where = f"component '{self._component}', file {shown(each.path)}"
         if self._format == "parquet":
             raw = self._folders.open_raw(each.path)
-            each.reader = _opened(where, raw, partial(ParquetReader, raw, each.at, self._fields, where))
+            each.reader = reader = _opened(where, raw, partial(ParquetReader, raw, each.at, self._fields, where))
+            if each.at > reader.rows:
+                self._tell_loss(each, "has become shorter")
             return each.reader
         parse = {"lines": line_parser, "json": json_parser}.get(self._format, line_parser)(self._fields)
         if self._format == "csv":
@@ -309,6 +319,10 @@ class Files(ReplayableSpout):
             each.stream.close()
             each.at = each.printed = each.checksum = 0  # another file under the same inode
             return self._begin(each)
+        if not self._tail and not each.path.endswith(PACKED) and each.at > each.size:
+            each.stream.close()
+            self._tell_loss(each, "has become shorter")
+            return None
         each.reader = TextReader(each.stream, each.at, parse, self._format == "csv", self._most_bytes)
         return each.reader
 

@@ -221,12 +221,14 @@ class HttpSink(TransactionalSink):
     def open(self, conf: Conf, context: TopologyContext) -> None:
         """Connect to nothing yet."""
         self._name = f"{context.topology_id}/{context.component_id}/{context.task_index}"
+        self._connection: http.client.HTTPConnection | None = None
         token = self._secret.read()
+        if token and not (token.isascii() and token.isprintable()):
+            raise InvalidConfigError(f"component '{context.component_id}': the token holds what no header may hold; {_TOKEN}")
         self._all = {"Content-Type": "application/json", **self._headers, **({"Authorization": f"Bearer {token}"} if token else {})}
         self._rows: list[list[Any]] = []
         self._source: Source | None = None  # of the row before
         self._fields: list[str] | None = None
-        self._connection: http.client.HTTPConnection | None = None
         self._done: tuple[int, int] = (0, 0)  # epoch and requests of it that were answered
         self._refused: list[tuple[Tuple, str]] = []
 

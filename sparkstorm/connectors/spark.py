@@ -12,7 +12,7 @@ from sparkstorm.api.columns import rows_of
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import TransactionalSink
-from sparkstorm.errors import InvalidTopologyError, StoreInconsistentError
+from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, StoreInconsistentError
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.model.values.column_types import ANY, ColumnType, parse_columns
 
@@ -56,6 +56,7 @@ class SparkSource(ReplayableSpout):
         """Make the reader; nothing is read yet."""
         self._collector, self._now_ms = collector, context.now_ms
         self._index, self._tasks = context.task_index, len(context.peers)
+        self._component, self._names = context.component_id, list(self._schema.names)
         self._emits_batches = "default" in context.column_streams
         self._most = _BATCH_ROWS if self._emits_batches else _ROWS_PER_CALL
         if self._tasks > 1 and self._key is None:
@@ -99,7 +100,12 @@ class SparkSource(ReplayableSpout):
             if not hasattr(each, "num_columns"):
                 self._collector.emit(tuple(each), self._number)
                 messages, count = messages + 1, count + 1
-            elif self._emits_batches:
+                if count >= _ROWS_PER_CALL:
+                    break
+                continue
+            if each.schema.names != self._names:
+                each = self._by_name(each)
+            if self._emits_batches:
                 self._collector.emit_batch(each, self._number)
                 messages, count = messages + 1, count + each.num_rows
             else:
@@ -111,6 +117,15 @@ class SparkSource(ReplayableSpout):
         self._open[self._number] = self._open.get(self._number, 0) + messages
         self._done += count
         return count
+
+    def _by_name(self, batch: Any) -> Any:
+        """Return a batch's columns in the order of the schema."""
+        if sorted(batch.schema.names) != sorted(self._names):
+            raise InvalidConfigError(
+                f"component '{self._component}': {self._source.__name__} read a batch of the columns "
+                f"{', '.join(batch.schema.names)}, but its schema has {', '.join(self._names)}; mend its read or its schema"
+            )
+        return batch.select(self._names)
 
     def is_exhausted(self) -> bool:
         """Return whether the end was reached that the source had when it was last asked; never if it is followed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from sparkstorm.api.sinks import RefusedRows
 from sparkstorm.errors import SparkStormError, WorkerFailedError
@@ -32,6 +33,7 @@ class Sinks:
         self._aside = Epoch(RandomIds(0), is_tracking=False)  # for rows whose trees have ended
         self._since_ms: int | None = None  # when a target began to refuse
         self._due_ms = self._tries = 0
+        self._phase = ""  # the one that is refused
         self.problem = ""  # why a target keeps the worker waiting
 
     def __bool__(self) -> bool:
@@ -39,11 +41,11 @@ class Sinks:
 
     def finish(self, now_ms: int) -> int | None:
         """Recover, or commit in the targets what the store has committed."""
-        return self._try(self._finish, now_ms) if self._sinks else None
+        return self._try("finish", self._finish, now_ms) if self._sinks else None
 
     def prepare(self, epoch: Epoch, now_ms: int) -> int | None:
         """Prepare the epoch at hand in every sink that has tuples of it; rows that a sink refuses are parked."""
-        return self._try(lambda bolt, runner: self._prepare(epoch, bolt, runner), now_ms) if self._sinks else None
+        return self._try("prepare", partial(self._prepare, epoch), now_ms) if self._sinks else None
 
     def note_commit(self) -> None:
         """Take note that the store has what was prepared."""
@@ -62,8 +64,8 @@ class Sinks:
                 self._failures.park(epoch, bolt, tup, 1, Failure(FailureKind.FAILED, reason))
             runner.prepare()
 
-    def _try(self, call: Callable[[BoltTask, SinkRunner], None], now_ms: int) -> int | None:
-        if self._since_ms is not None and now_ms < self._due_ms:
+    def _try(self, phase: str, call: Callable[[BoltTask, SinkRunner], None], now_ms: int) -> int | None:
+        if self._phase == phase and now_ms < self._due_ms:
             return self._due_ms
         for bolt, runner in self._sinks:
             try:
@@ -73,8 +75,10 @@ class Sinks:
             except SparkStormError as error:
                 raise WorkerFailedError(f"component '{bolt.component}' (task {bolt.task}): {error}") from error
             except USER_ERRORS as error:
+                self._phase = phase
                 return self._put_off(bolt, failure_of(error), now_ms)
-        self._since_ms, self._tries, self.problem = None, 0, ""
+        if self._phase == phase:  # a commit without work, before each try to prepare, ends no outage
+            self._since_ms, self._tries, self.problem, self._phase = None, 0, "", ""
         return None
 
     def _put_off(self, bolt: BoltTask, failure: Failure, now_ms: int) -> int:

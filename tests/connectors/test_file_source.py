@@ -147,6 +147,45 @@ def test_poison_records_go_to_the_stream_bad_and_the_rest_is_read(tmp_path: Path
     assert run.spout.is_exhausted()
 
 
+@pytest.mark.parametrize("format", ["lines", "json", "csv", "parquet"])
+@pytest.mark.parametrize("harm", ["gone", "shorter"])
+def test_a_file_that_goes_or_shrinks_between_two_runs_is_reported_and_the_next_is_read(
+    tmp_path: Path, format: str, harm: str
+) -> None:
+    def put(name: str, rows: int) -> None:
+        numbers = [str(n) for n in range(rows)]
+        if format == "parquet":
+            pq.write_table(pa.table({"n": numbers}), tmp_path / name)
+        else:
+            text = "".join(f'{{"n": "{n}"}}\n' if format == "json" else f"{n}\n" for n in numbers)
+            (tmp_path / name).write_text(("n\n" if format == "csv" else "") + text)
+
+    put("a", 4000)
+    spout = Files(str(tmp_path / "*"), format, None if format == "lines" else ["n"])
+    begun = Run(spout).steps(1)
+    assert begun.lines
+    put("b", 3)
+    put("a", 2) if harm == "shorter" else (tmp_path / "a").unlink()
+    again = Run(spout, begun.spout.snapshot()).steps()
+    assert again.lines == ["0", "1", "2"] and again.spout.is_exhausted()
+    [(path, _, _, reason)] = again.collector.bad
+    assert path == str(tmp_path / "a") and ("is gone" if harm == "gone" else "has become shorter") in reason
+    assert str(tmp_path / "a") in again.collector.errors[0]
+
+
+def test_a_damaged_page_of_a_parquet_file_is_reported_and_the_next_file_is_read(tmp_path: Path) -> None:
+    table = pa.table({"n": list(range(5000))})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=1000, compression="zstd")
+    damaged = bytearray((tmp_path / "a.parquet").read_bytes())
+    damaged[len(damaged) // 2 : len(damaged) // 2 + 2000] = b"\xff" * 2000
+    (tmp_path / "a.parquet").write_bytes(damaged)
+    pq.write_table(table.slice(0, 3), tmp_path / "b.parquet")
+    run = Run(Files(str(tmp_path / "*.parquet"), "parquet", ["n"])).steps()
+    assert run.spout.is_exhausted() and 0 < len(run.lines) < 5000
+    assert [Path(path).name for path, *_ in run.collector.bad] == ["a.parquet"]
+    assert "the file is damaged from here on" in run.collector.bad[0][3]
+
+
 def test_new_files_are_found_and_shared_by_tasks(tmp_path: Path) -> None:
     runs = [Run(Files(str(tmp_path / "*.txt"), follow=True), index=index, tasks=3) for index in range(3)]
     found: list[str] = []

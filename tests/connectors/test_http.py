@@ -146,6 +146,16 @@ def test_a_webhook_answers_when_the_rows_are_committed(tmp_path: Path) -> None:
         cluster.kill("test", 0)
 
 
+def test_a_token_that_no_header_holds_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    for token in ("of-the-test\r\nX-Other: y", "of-the-test\u20ac"):
+        monkeypatch.setenv("BAD_TOKEN", token)
+        with pytest.raises(
+            InvalidConfigError, match="'sink': the token holds what no header may hold; name the token's place"
+        ) as failed:
+            feed(HttpSink("http://127.0.0.1:9/", token_env="BAD_TOKEN"), ["n"], [[1]])
+        assert "of-the-test" not in str(failed.value)
+
+
 def test_an_open_webhook_needs_a_token() -> None:
     with pytest.raises(InvalidConfigError, match=r"listening on 0.0.0.0 needs a token"):
         Webhook(8080, ["a"], host="0.0.0.0")

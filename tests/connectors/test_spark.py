@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
 
 from sparkstorm.api import BatchCollector, ColumnBolt, InvalidTopologyError, TopologyBuilder, TransactionalSink
 from sparkstorm.connectors.spark import SparkSink, SparkSource
+from sparkstorm.errors import WorkerFailedError
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Shared
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 from tests.connectors.mortal import die_everywhere
@@ -139,6 +140,46 @@ def test_tasks_share_partitions_by_a_key_that_stays(tmp_path: Path) -> None:
 
 def test_a_simple_reader_works_too() -> None:
     assert read(SparkSource(Few, follow=False)) == [(n,) for n in range(7)]
+
+
+class OddReader(NumbersReader):
+    """Reads what its schema does not have, or nothing."""
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        if self.kind == "refused":
+            raise PermissionError("wrong credentials for the shop")
+        if self.kind == "poison":
+            yield (1, "\ud800")
+        if self.kind == "short":
+            yield (1,)
+        yield pa.RecordBatch.from_pydict({"text": ["a"], "n": [1]})
+        if self.kind == "renamed":
+            yield pa.RecordBatch.from_pydict({"words": ["a"], "n": [2]})
+
+
+class Odd(Numbers):
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return OddReader(self.options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("refused", r"spout 'numbers' \(task \d+\) raised 10 times in a row: PermissionError: wrong credentials for the shop"),
+        ("poison", r"spout 'numbers' .*component 'numbers', stream 'default', field 'text': text that is not valid UTF-8"),
+        ("short", r"spout 'numbers' .*1 value"),
+        ("renamed", r"component 'numbers': Odd read a batch of the columns words, n, but its schema has n, text; mend"),
+    ],
+)
+def test_a_reader_that_always_raises_or_breaks_its_schema_ends_the_run(tmp_path: Path, kind: str, sentence: str) -> None:
+    options = {"end": "10", "told": str(tmp_path / "told"), "kind": kind}
+    with pytest.raises(WorkerFailedError, match=sentence):
+        read(SparkSource(Odd, options, follow=False))
+
+
+def test_a_batch_is_read_by_the_names_of_its_columns(tmp_path: Path) -> None:
+    options = {"end": "10", "told": str(tmp_path / "told"), "kind": "swapped"}
+    assert read(SparkSource(Odd, options, follow=False)) == [(1, "a")]
 
 
 def test_a_schema_declares_the_fields_and_a_wrong_one_is_named() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import ReplayableSpout, Spout, TopologyBuilder
+from sparkstorm.errors import WorkerFailedError
 from sparkstorm.testing import AckFailTracker, CaptureBolt, FeederSpout, FlakyBolt, LocalCluster, Shared
 from tests.topologies import Count
 from tests.worker.building import Pass, chain
@@ -84,6 +85,23 @@ def test_what_a_blocking_source_raises_is_reported_and_its_half_emission_dropped
         assert capture.values == [("a",), ("b",)]
         assert [error.text.partition(" (")[0] for error in cluster.errors] == ["OSError: went away"]
         spout.queue.value.put("end")
+
+
+class Refused(Spout):
+    """Raises whenever it is asked."""
+
+    outputs = ("value",)
+    blocking = True
+
+    def next_tuple(self) -> None:
+        raise PermissionError("no such user")
+
+
+def test_a_blocking_source_that_always_raises_ends_the_run() -> None:
+    with LocalCluster() as cluster:
+        cluster.submit(chain(Refused(), Pass(), CaptureBolt()))
+        with pytest.raises(WorkerFailedError, match="raised 10 times in a row: PermissionError: no such user"):
+            cluster.run_until(lambda: False, timeout_secs=20)
 
 
 class Numbers(ReplayableSpout):

@@ -48,6 +48,7 @@ class ThreadedSpout(Spout):
         self._ring = threading.Event()
         self._is_active = self._is_closing = self._is_exhausted = self._has_ended = False
         self._extent = (0, 0)
+        self.is_failing = False  # the source raised when it was last asked
         self._position: Any = None
         self._handed: Any = None
         self._fault: WorkerFailedError | None = None
@@ -148,6 +149,7 @@ class ThreadedSpout(Spout):
         except BaseException as raised:  # a source without its thread would never be asked again
             self._recorder.take()
             error = raised
+        self.is_failing = error is not None
         calls = self._recorder.take()
         if calls or error is not None:
             position = self._snapshot()

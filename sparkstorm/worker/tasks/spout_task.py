@@ -194,7 +194,8 @@ class SpoutTask:
                 next_tuple()
                 if len(log) == mark and len(born) == born_mark:
                     break
-            self._failures = 0
+            if not (isinstance(self.spout, ThreadedSpout) and self.spout.is_failing):
+                self._failures = 0
         except USER_ERRORS as error:
             self.emitter.roll_back(mark)
             del born[born_mark:], immediate[immediate_mark:]
