@@ -110,7 +110,8 @@ class _Partition:
         local = frozenset(t for b in joined for t in self._mine[b][:most])
         self._edges = OutEdges(job, self._topology, self._tasks, local, self._codec, self._make_instance)
         self._number = source_number(stage.number, partition)
-        self._writer = ChunkWriter(self._codec, self._number, job.is_timed, packs_state)
+        self._writer = ChunkWriter(self._codec, self._number, job.is_timed)
+        self._packs_state = packs_state
         self._sources: dict[tuple[int, str], Source] = {}
         self._sizer = BatchSizer()
         self._emitted = 0  # when the batch size was last adapted
@@ -352,7 +353,10 @@ class _Partition:
         yield from self._clocks() if self._is_sequence else ()
         for task, run in self._runs.items():
             if run.state is not None and run.component in self._job.kept_states:
-                yield from self._writer.state(KEPT_STATE, task, run.state.every_pair())
+                if self._packs_state:
+                    yield from self._writer.state(KEPT_STATE, task, run.state.every_pair())
+                else:
+                    yield from self._writer.columns(task, *run.state.columns())
             if is_open:
                 yield from self._writer.state(KEPT_TIME, task, run.kept_time())
             run.release()
