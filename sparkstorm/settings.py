@@ -281,6 +281,7 @@ class NimbusSettings(Settings):
     cleanup_ms: Annotated[int, "task.cleanup.timeout.sec"]
     blob_delay_ms: Annotated[int, "nimbus.topology.blobstore.deletion.delay.ms"]
     request_timeout_ms: Annotated[int, "nimbus.request.timeout.secs"]
+    trial_wait_ms: Annotated[int, "nimbus.trial.wait.secs"]
     reassigns: Annotated[bool, "nimbus.reassign"]
     validator: Annotated[str | None, "nimbus.topology.validator"]
 

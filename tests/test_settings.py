@@ -102,8 +102,9 @@ def test_the_periods_of_nimbus_come_from_their_keys() -> None:
         "task.cleanup.timeout.sec": 0.5,
         "nimbus.topology.blobstore.deletion.delay.ms": 7,
         "nimbus.request.timeout.secs": 8,
+        "nimbus.trial.wait.secs": 10,
         "task.heartbeat.frequency.secs": 9,
         "nimbus.reassign": False,
         "nimbus.topology.validator": "rules:check",
     }
-    assert NimbusSettings.of(conf) == NimbusSettings(1000, 9000, 2000, 3000, 4000, 5000, 500, 7, 8000, False, "rules:check")
+    assert NimbusSettings.of(conf) == NimbusSettings(1000, 9000, 2000, 3000, 4000, 5000, 500, 7, 8000, 10_000, False, "rules:check")

@@ -73,7 +73,9 @@ class Cluster:
         say: Callable[[str], None] = lambda _: None,
         is_shared: bool = False,
     ) -> None:
-        self.conf = conf
+        # workers have the Python of this process, which opens the code when it submits
+        has_one_python = not is_shared and (sc.master or "").partition("[")[0] == "local"
+        self.conf = merge(conf, {"nimbus.trial.wait.secs": 0}) if has_one_python else conf
         self.stores = stores
         self.sc = sc
         self.clock = SystemClock()
@@ -83,7 +85,6 @@ class Cluster:
         self._owns_context = owns_context
         self._is_alone = not is_shared or bool(stores.embedded)
         self._closers = contextlib.ExitStack()
-        self._before_slots: Callable[[SparkContext], None] = lambda _: None
         at = stores.connection
         self.redis_address = at.redis
         self.settings = DriverSettings.of(conf)
@@ -97,7 +98,6 @@ class Cluster:
         sc: SparkContext | None = None,
         say: Callable[[str], None] = lambda _: None,
         is_shared: bool = False,
-        before_slots: Callable[[SparkContext], None] = lambda _: None,
     ) -> Iterator[Cluster]:
         """Start everything; whatever fails, nothing is left running. `say` gets a sentence for each restarted server.
 
@@ -122,7 +122,6 @@ class Cluster:
             guard.start()
             cluster = cls(conf, stores, context, sc is None, say, is_shared)
             opened.callback(cluster._closers.close)
-            cluster._before_slots = before_slots
             cluster._start()
             yield cluster
 
@@ -253,7 +252,7 @@ class Cluster:
         ticket = partial(self._tickets.ticket, spec.to_json())
         slots = SparkSlots(self.sc, count, main_by_ticket, ticket, lambda: self.state.store.ensure_path(spec.stop_path))
         self._closers.callback(slots.stop)
-        slots.start(self.settings.slots_start_ms, self._before_slots)
+        slots.start(self.settings.slots_start_ms)
         self.slots = slots
         self._wait_for_slots(count)
 

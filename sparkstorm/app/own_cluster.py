@@ -11,7 +11,6 @@ from typing import Any
 from pyspark import SparkContext
 
 from sparkstorm.app.cluster import Cluster
-from sparkstorm.app.host_trial import try_on_hosts
 from sparkstorm.app.job import FAILED, INTERRUPTED, OK, PARKED, leave
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.run import Run, Signals, StoppedError
@@ -24,7 +23,7 @@ def run_in_own_cluster(run: Run, job: JobFile) -> int:
     run.console.say(starting_text(f"topology '{job.name}'", not_configured(job.conf)))
     with Signals(lambda: interrupt(run)), spark_may_end(lambda: run.has_begun):
         try:
-            with Cluster.open(job.conf, say=run.console.say, before_slots=lambda sc: try_on_hosts(sc, run.code())) as cluster:
+            with Cluster.open(job.conf, say=run.console.say) as cluster:
                 status = run.on(cluster, lambda: check_spark(cluster), cluster.log_dir)
                 is_over = status in (OK, PARKED) and run.is_all_kept
                 is_last = is_over and not run.patiently(cluster.state.topology_ids)

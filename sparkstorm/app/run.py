@@ -19,7 +19,6 @@ from sparkstorm.app.job_file import JobFile, topology_conf
 from sparkstorm.app.results import DEAD_LETTERS, collect, result_folder
 from sparkstorm.app.waits import Absence
 from sparkstorm.app.watch import FileLogs, Outcome, PublishedLogs, Watch
-from sparkstorm.client.cluster import packed
 from sparkstorm.client.handle import TopologyHandle, TopologyProgress
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import (
@@ -73,10 +72,6 @@ class Run:
         self.topology_id = ""  # once it has begun
         self._started = time.monotonic()
         self.is_all_kept = True  # whether results and dead letters are in files, so that the stores may go
-
-    def code(self) -> bytes:
-        """Return the code of the topology as it is submitted."""
-        return packed(self._topology, self._by_value, topology_conf(self._job))
 
     def begin(self, cluster: Host, log_dir: Path | None = None) -> TopologyHandle:
         """Submit the topology, or take its unfinished run up, and say where it is."""

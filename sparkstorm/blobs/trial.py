@@ -1,15 +1,19 @@
 """Trial of a topology's code in a fresh process: code that does not import is found before any worker gets it.
 
-`python -m sparkstorm.blobs.trial` reads the bytes of a topology, opens them as a worker does and makes an instance of every
+`python -m sparkstorm.blobs.trial CODE FOLDER` opens the bytes in a file as a worker does and makes an instance of every
 component. It sees this Python's installed packages and what travels along, not the folder of the one who submits.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from sparkstorm.blobs.topology_code import open_topology
@@ -21,37 +25,82 @@ _REFUSED = 3
 
 def try_code(name: str, code: bytes) -> None:
     """Open the code in a process of its own; InvalidTopologyError says why it does not open."""
-    if problem := problem_with(code):
-        raise InvalidTopologyError(f"upgrade of {name}: {problem}")
-
-
-def problem_with(code: bytes) -> str:
-    """Return why the code does not open in a fresh process of this Python; empty when it does."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "sparkstorm.blobs.trial"]
-        try:
-            ended = subprocess.run(command, input=code, cwd=folder, capture_output=True, timeout=_PATIENCE_SECS, check=False)
-        except subprocess.TimeoutExpired:
-            return f"the new code did not open within {_PATIENCE_SECS} s"
-    if not ended.returncode:
-        return ""
-    lines = ended.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {ended.returncode}"]
-    return f"the new code does not open in a fresh process: {lines[-1][:500]}"
+        path = Path(folder, "code")
+        path.write_bytes(code)
+        with contextlib.closing(CodeTrial(path, cwd=folder)) as trial:
+            trial.wait()
+            if problem := trial.poll():
+                raise InvalidTopologyError(f"upgrade of {name}: {problem}")
 
 
-def main() -> int:
-    """Open what comes on standard input; its exit status."""
-    code = sys.stdin.buffer.read()
-    with tempfile.TemporaryDirectory() as folder:
+class CodeTrial:
+    """A fresh process of this Python that opens the code in a file; it ends itself after two minutes.
+
+    `environment`: its variables, those of this process if None; `cwd`: its working folder; `scratch`: the folder for its temporary
+    files. OSError when the machine refuses it.
+    """
+
+    def __init__(
+        self, code: Path, environment: Mapping[str, str] | None = None, cwd: str | None = None, scratch: Path | None = None
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="trial-", dir=scratch, ignore_cleanup_errors=True)
+        self._errors = Path(self._folder.name, "errors")
+        command = [sys.executable, "-m", "sparkstorm.blobs.trial", str(code), self._folder.name]
         try:
-            topology, make_instance = open_topology(code, hashlib.sha256(code).hexdigest(), Path(folder) / "modules.zip")
-            for component in topology:
-                make_instance(component.id)
-        except SparkStormError as error:
-            print(str(error).replace("\n", " "), file=sys.stderr)
-            return _REFUSED
+            with self._errors.open("wb") as errors:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    env=environment,
+                    cwd=cwd,
+                    start_new_session=True,
+                )
+        except BaseException:
+            self._folder.cleanup()
+            raise
+
+    def poll(self) -> str | None:
+        """Return None while it runs, then why the code does not open: empty when it does."""
+        status = self._process.poll()
+        if not status:
+            return status if status is None else ""
+        if status == -signal.SIGALRM:
+            return f"the code did not open within {_PATIENCE_SECS} s"
+        with contextlib.suppress(OSError):
+            lines = self._errors.read_text(errors="replace").strip().splitlines()
+            if lines:
+                return f"the code does not open in a fresh process: {lines[-1][:500]}"
+        return f"the code does not open in a fresh process: exit status {status}"
+
+    def wait(self) -> None:
+        """Wait for its end."""
+        self._process.wait()
+
+    def close(self) -> None:
+        """Kill it with its children if it still runs, and remove the temporary files."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._folder.cleanup()
+
+
+def main(code_path: str, folder: str) -> int:
+    """Open the code in a file, with a folder for the modules that travel along; its exit status."""
+    signal.alarm(_PATIENCE_SECS)
+    code = Path(code_path).read_bytes()
+    try:
+        topology, make_instance = open_topology(code, hashlib.sha256(code).hexdigest(), Path(folder) / "modules.zip")
+        for component in topology:
+            make_instance(component.id)
+    except SparkStormError as error:
+        print(str(error).replace("\n", " "), file=sys.stderr)
+        return _REFUSED
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

@@ -76,7 +76,10 @@ class MemoryState:
             self._check_key(key)
             total = amount
         else:
-            total = former + amount
+            try:
+                total = former + amount
+            except TypeError:
+                total = None
         kind = type(total)
         if kind is not int and kind not in _NUMBERS:  # the usual one first: a look into the set costs more
             raise CodecError(
@@ -84,6 +87,8 @@ class MemoryState:
                 if former is not MISSING
                 else f"state key {key!r}: {amount!r} is no number"
             )
+        if not self._unchecked:
+            total = self._codec.normalise(total)
         undo = self.undo
         undo.append(key)
         undo.append(former)

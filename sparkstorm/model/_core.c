@@ -358,15 +358,14 @@ add_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *nam
     amount = count == 3 ? args[2] : one;
     data = SLOT(args[0], self->data);
     undo = SLOT(args[0], self->undo);
-    if (data == NULL || undo == NULL || !PyDict_CheckExact(data) || !PyList_CheckExact(undo) || !PyLong_CheckExact(amount))
+    PyObject *unchecked = SLOT(args[0], self->unchecked); /* empty: every value is looked at, the plain way */
+    if (data == NULL || undo == NULL || unchecked == NULL || !PyDict_CheckExact(data) || !PyList_CheckExact(undo) ||
+        !PyLong_CheckExact(amount) || !PyAnySet_Check(unchecked) || PySet_GET_SIZE(unchecked) == 0)
         return PyObject_Vectorcall(self->plain, args, count, NULL);
     Py_hash_t hash = PyObject_Hash(key);
     former = hash == -1 ? NULL : _PyDict_GetItem_KnownHash(data, key, hash);
-    if (former == NULL && !PyErr_Occurred() && is_plain_key(key)) {
-        PyObject *unchecked = SLOT(args[0], self->unchecked);
-        if (unchecked != NULL && PyAnySet_Check(unchecked) && PySet_GET_SIZE(unchecked) > 0)
-            former = self->missing;
-    }
+    if (former == NULL && !PyErr_Occurred() && is_plain_key(key))
+        former = self->missing;
     if (former == NULL || (former != self->missing && !PyLong_CheckExact(former))) {
         PyErr_Clear(); /* a key without a hash: the plain way raises it again */
         return PyObject_Vectorcall(self->plain, args, count, NULL);

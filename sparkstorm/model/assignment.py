@@ -143,6 +143,7 @@ class SupervisorInfo:
     used_ports: tuple[int, ...] = ()
     resources: Mapping[str, float] = field(default_factory=dict)
     scheduler_meta: Mapping[str, JsonValue] = field(default_factory=dict)
+    trials: Mapping[str, str] | None = None  # why submitted code does not open here ("": it does) by blob key; None: never tried
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from sparkstorm.cluster.master_duties import TaskBeatGatherer, master_task
 from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import FailedAssignTopologyError, SparkStormError, StoreInconsistentError, StoreUnavailableError
-from sparkstorm.model.assignment import TopologyBase, WorkerSlot
+from sparkstorm.model.assignment import SupervisorInfo, TopologyBase, WorkerSlot
 from sparkstorm.model.requests import Problems
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.nimbus.assigner import Assigner
@@ -72,7 +72,7 @@ class Nimbus:
         self._is_asked = False
         self._hint_by_node: dict[str, Callable[[], None]] = {}
         self._changed_nodes: set[str] = set()  # supervisors whose records have changed since they were read
-        self._ports_by_node: dict[str, frozenset[int]] = {}  # as they were read
+        self._info_by_node: Mapping[str, SupervisorInfo] = {}  # as they were read
         self._due_ms = 0
         self._epoch = state.store.session_epoch
         self._forget()
@@ -129,15 +129,22 @@ class Nimbus:
         self._wake_drive()
 
     def _has_new_slots(self) -> bool:
-        """Look at supervisors that changed; whether one offers a slot that was not there, for a topology that may wait for it."""
+        """Look at supervisors that changed; whether one offers a slot that was not there, for a topology that may wait for it.
+
+        One with new trials of code is a reason to serve requests.
+        """
         while self.is_leading and self._changed_nodes:
             node = self._changed_nodes.pop()
             try:
                 info = self._state.read_supervisor(node, self._hint_of(node))
             except StoreInconsistentError:
                 continue  # the next round names it
-            if info is not None and not self._ports_by_node.get(node, frozenset()).issuperset(info.ports):
+            if info is None:
+                continue
+            known = self._info_by_node.get(node)
+            if known is None or not set(known.ports).issuperset(info.ports):
                 return True
+            self._is_asked |= not (known.trials or {}).keys() >= (info.trials or {}).keys()
         return False
 
     def _try_turn(self, now_ms: int, is_round: bool) -> None:
@@ -198,8 +205,7 @@ class Nimbus:
     def _read(self, now_ms: int) -> Reading:
         self._changed_nodes.clear()
         reading = self._reader.read(self.wake, self._hint_of)
-        supervisors = reading.snapshot.supervisors
-        self._ports_by_node = {node: frozenset(info.ports) for node, info in supervisors.items()}
+        self._info_by_node = supervisors = reading.snapshot.supervisors
         self._hint_by_node = {node: hint for node, hint in self._hint_by_node.items() if node in supervisors}
         for name, problem in reading.problems.items():
             if self.problems.get(name) != problem:
@@ -215,6 +221,7 @@ class Nimbus:
             self._shown = dict(self.problems)
 
     def _plan_next_turn(self, reading: Reading, now_ms: int) -> None:
+        self._due_ms = min([self._due_ms, *self._requests.waits_by_name.values()])
         for base in reading.bases.values():
             if base.pending:
                 # Late ones wait for their workers, or for records that cannot be read.

@@ -1,7 +1,7 @@
 """Duty that serves clients' requests: reads them in order, accepts or refuses each, and sweeps finished ones.
 
 ACCEPTED is written before anything is changed, and carrying out may be repeated: a Nimbus that dies at any write is followed
-by one that brings the request to the same end.
+by one that brings the request to the same end. A topology's code is accepted when every host that tries code has opened it.
 """
 
 from __future__ import annotations
@@ -9,14 +9,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from sparkstorm.errors import SparkStormError, StoreInconsistentError, StoreUnavailableError, TamperedBlobError
+from sparkstorm.errors import (
+    InvalidTopologyError,
+    SparkStormError,
+    StoreInconsistentError,
+    StoreUnavailableError,
+    TamperedBlobError,
+)
 from sparkstorm.model.requests import Outcome, OutcomeState, Request, check_request, is_request_id
 from sparkstorm.nimbus.cluster_reader import Reading
 from sparkstorm.nimbus.parts import NimbusParts, refusal_of
 from sparkstorm.nimbus.request_verbs import RequestVerbs
+from sparkstorm.settings import NimbusSettings
 
 _LOG = logging.getLogger(__name__)
 _GRACE_MS = 10_000  # a request that looks expired may come from a host whose clock is behind, and be withdrawn by its client
+_MOST_CHARS = 800  # of a host's words on a topology's code
 _KEPT_MS = 600_000  # how long an ended request waits for its client
 
 
@@ -27,18 +35,23 @@ class RequestDuty:
         self._parts, self._verbs, self._read, self._wake = parts, verbs, read, wake
         self._seen_ms: dict[str, int] = {}  # when each request was seen first
         self._next_sweep_ms = 0
+        self._trial_wait_ms = NimbusSettings.of(parts.conf).trial_wait_ms
         self.problems: dict[str, str] = {}
+        self.waits_by_name: dict[str, int] = {}
+        """When the wait for trials of a topology's code ends, by its name."""
 
     def advance(self, reading: Reading, now_ms: int) -> bool:
         """Serve every open request; whether something was changed."""
         opened, unreadable = self._parts.state.open_requests(self._wake)
         names = {request.id for request, _ in opened} | unreadable.keys()
         self._seen_ms = {each: self._seen_ms.get(each, now_ms) for each in names}
-        self.problems = {}
+        self.problems, self.waits_by_name = {}, {}
         for request_id, error in unreadable.items():
             self._turn_away(request_id, error, now_ms)
         has_changed = False
         for request, outcome in opened:
+            if outcome is None and request.name in self.waits_by_name:
+                continue  # an earlier request of that topology is decided first
             if self._serve(request, outcome, reading, now_ms):
                 has_changed, reading = True, self._read(now_ms)
         return has_changed
@@ -60,21 +73,41 @@ class RequestDuty:
             return self._refuse(request, outcome, SparkStormError(text), now_ms)
 
     def _decide(self, request: Request, reading: Reading, now_ms: int) -> Outcome | None:
-        """Accept a new request; None when it has ended instead. Raises what it is refused with."""
+        """Accept a new request; None when it has ended, or waits for trials of its code. Raises what it is refused with."""
         check_request(request, request.id)
         if now_ms > request.expires_ms:
             if now_ms - self._seen_ms[request.id] >= _GRACE_MS:
                 self._expire(request, now_ms)
             return None
         topology_id = self._verbs.check(request, reading, now_ms)
-        outcome = Outcome(request.id, OutcomeState.ACCEPTED, now_ms, topology_id)
+        untried = self._hosts_without_trial(request, reading)
+        lasts_ms = min(self._trial_wait_ms, (request.expires_ms - request.created_ms) // 2)
+        if untried and now_ms < (until_ms := self._seen_ms[request.id] + lasts_ms):
+            self.waits_by_name[request.name] = until_ms
+            return None
+        more = f" and {len(untried) - 3} more" if len(untried) > 3 else ""
+        names = f"{', '.join(untried[:3])}{more}"
+        said = f"accepted although {names} did not open the code within {lasts_ms / 1000:g} s" if untried else ""
+        outcome = Outcome(request.id, OutcomeState.ACCEPTED, now_ms, topology_id, said)
         if request.is_plan:
             plan = self._verbs.plan(request, topology_id, reading, now_ms)
             outcome = Outcome(request.id, OutcomeState.DONE, now_ms, topology_id, plan=plan)
         if not self._create(outcome) or outcome.is_final:
             return None
-        _LOG.info("request %s of %.80r: %s %s", request.id, request.client, request.kind, topology_id)
+        _LOG.info("request %s of %.80r: %s %s%s", request.id, request.client, request.kind, topology_id, said and f": {said}")
         return outcome
+
+    def _hosts_without_trial(self, request: Request, reading: Reading) -> list[str]:
+        """Return the hosts that try code and have yet to open the request's; InvalidTopologyError names one that cannot."""
+        untried = set[str]()
+        for _, info in sorted(reading.snapshot.supervisors.items()) if request.base is not None else ():
+            assert request.base is not None
+            verdict = "" if info.trials is None else info.trials.get(request.base.code_key)
+            if verdict:
+                raise InvalidTopologyError(f"the topology cannot run on host {info.host}: {verdict:.{_MOST_CHARS}}")
+            if verdict is None:
+                untried.add(f"host {info.host}")
+        return sorted(untried)
 
     def _create(self, outcome: Outcome) -> bool:
         """Write a first outcome; False when the client has withdrawn, even if it has removed both nodes since."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from sparkstorm.blobs.redis import RedisBytesStore
 from sparkstorm.blobs.store import BlobStore
+from sparkstorm.blobs.trial import CodeTrial
 from sparkstorm.clock import SystemClock
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.tickets import Ticket, redeem
@@ -27,7 +28,8 @@ from sparkstorm.errors import SlotsUnavailableError
 from sparkstorm.hosting.base import SlotSpec
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.names import file_name, node_of_driver
-from sparkstorm.settings import SupervisorSettings
+from sparkstorm.settings import NimbusSettings, SupervisorSettings
+from sparkstorm.supervisor.code_trials import CodeTrials
 from sparkstorm.supervisor.fork_server import ForkServer
 from sparkstorm.supervisor.log_publisher import LogPublisher
 from sparkstorm.supervisor.node_dir import NodeDir
@@ -35,7 +37,7 @@ from sparkstorm.supervisor.slot import Place, Slot, worker_log_name
 from sparkstorm.supervisor.slot_sync import SlotStores, SlotSync
 from sparkstorm.supervisor.supervisor import Supervisor, SupervisorDuties
 from sparkstorm.supervisor.topology_master import TopologyMaster
-from sparkstorm.supervisor.worker_process import WorkerChild
+from sparkstorm.supervisor.worker_process import WorkerChild, child_environment
 from sparkstorm.worker.main import DEFAULT_ENTRY
 
 _LOG = logging.getLogger(__name__)
@@ -190,9 +192,13 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
     )
     log_of = lambda topology_id: Path(spec.log_dir) / worker_log_name(topology_id, place.slot)  # noqa: E731 - short, and used once
     logs = LogPublisher(place.slot, client_of(spec.redis, LOG_PATIENCE_S), log_of)
-    return SlotStores(
-        state, blobs, Supervisor(duties, place.node_dir, state), logs, TopologyMaster(state, settings.task_heartbeat_ms)
-    )
+    scratch = NodeDir(Path(spec.local_dir), place.slot.node).tmp
+    try_code = lambda code: CodeTrial(code, child_environment(), scratch=scratch)  # noqa: E731 - short, and used once
+    trials = None
+    if NimbusSettings.of(conf).trial_wait_ms:
+        trials = CodeTrials(state, blobs, place.node_dir, place.slot.port, try_code)
+    supervisor = Supervisor(duties, place.node_dir, state, trials)
+    return SlotStores(state, blobs, supervisor, logs, TopologyMaster(state, settings.task_heartbeat_ms))
 
 
 @contextlib.contextmanager

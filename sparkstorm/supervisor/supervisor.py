@@ -16,6 +16,7 @@ from sparkstorm.model.assignment import Assignment, SupervisorInfo, WorkerSlot
 from sparkstorm.model.status import JsonValue
 from sparkstorm.model.worker_spec import PlacedExecutor
 from sparkstorm.supervisor.base import NodeStorage
+from sparkstorm.supervisor.code_trials import CodeTrials
 from sparkstorm.supervisor.slot_machine import LocalAssignment
 
 _LOG = logging.getLogger(__name__)
@@ -104,10 +105,12 @@ def classify(beat: LocalBeat | None, wanted: LocalAssignment | None, now_ms: int
 
 
 class Supervisor:
-    """The duties, stepped by every slot of the node; only the one with the lock does anything."""
+    """The duties, stepped by every slot of the node; only the one with the lock does anything. `trials` None: no code is tried."""
 
-    def __init__(self, settings: SupervisorDuties, node_dir: NodeStorage, state: StormState) -> None:
-        self._settings, self._dir, self._state = settings, node_dir, state
+    def __init__(
+        self, settings: SupervisorDuties, node_dir: NodeStorage, state: StormState, trials: CodeTrials | None = None
+    ) -> None:
+        self._settings, self._dir, self._state, self._trials = settings, node_dir, state, trials
         self._lock = node_dir.duties_lock()
         self._since_ms = 0
         self._heartbeat_due_ms = self._monitor_due_ms = 0
@@ -127,9 +130,13 @@ class Supervisor:
             self._sync(now_ms, assignments)
             self._monitor_due_ms = now_ms + self._settings.monitor_ms
         self._register(now_ms)
+        if self._trials is not None and self._trials.step(now_ms):
+            self._register(now_ms)
 
     def resign(self) -> None:
         """Release the node's lock for another slot."""
+        if self._trials is not None:
+            self._trials.close()
         self._lock.release()
 
     def _take_office(self, now_ms: int) -> bool:
@@ -141,11 +148,12 @@ class Supervisor:
         return True
 
     def _register(self, now_ms: int) -> None:
-        """Write the ephemeral node when it is due, and at once when the session, the ports or their use changed."""
+        """Write the ephemeral node when it is due, and at once when the session, the ports, their use or the trials changed."""
         settings = self._settings
         ports = self._dir.live_ports(settings.own_port)
         used = [port for port, judged in self.classes.items() if judged is WorkerClass.VALID and port in ports]
-        present = (self._state.store.session_epoch, tuple(ports), tuple(used))
+        trials = None if self._trials is None else self._trials.verdicts
+        present = (self._state.store.session_epoch, tuple(ports), tuple(used), trials)
         if present == self._registered and now_ms < self._heartbeat_due_ms:
             return
         info = SupervisorInfo(
@@ -157,6 +165,7 @@ class Supervisor:
             tuple(used),
             settings.resources,
             settings.scheduler_meta,
+            trials,
         )
         self._state.register_supervisor(info)
         self._registered, self._heartbeat_due_ms = present, now_ms + settings.heartbeat_ms

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from sparkstorm.errors import FencedError
@@ -48,6 +49,7 @@ TOMBSTONE_MS = 7 * 24 * 3_600_000
 """Time for which Redis keeps the tombstone of a topology: longer than any worker of it can go on while cut off from its slot."""
 
 
+@lru_cache(maxsize=4096)  # a worker compares each id several times
 def entry_order(entry: str) -> tuple[int, int]:
     """A stream entry's id as numbers that compare."""
     milliseconds, _, number = entry.partition("-")

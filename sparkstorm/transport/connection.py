@@ -261,9 +261,11 @@ def damaged(key: str, found: Any) -> StoreInconsistentError:
 
 
 def _is_passing(answer: Any) -> bool:
+    if not isinstance(answer, Exception):
+        return False
     if isinstance(answer, ReadOnlyError | TryAgainError | redis.exceptions.ClusterDownError):
         return True
-    return isinstance(answer, Exception) and any(code in str(answer) for code in _PASSING)
+    return any(code in str(answer) for code in _PASSING)
 
 
 def _reply(connection: Connection) -> Any:

@@ -31,6 +31,8 @@ from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport.batch_columns import pack_columns, unpack_columns
 
 Ids = npt.NDArray[np.uint64]
+Numbers = Sequence[int] | Ids
+"""Ids as a list, where there are few, or as an array."""
 Row = tuple[tuple[Any, ...], Roots, Source]
 """Values, roots and source of a tuple on its way."""
 Ends = Sequence[tuple[int, int]]
@@ -128,13 +130,13 @@ class RowFrame:
 class AckerMessages:
     """Messages to ackers of one epoch, combined per root (streams __ack_init, __ack_ack, __ack_fail, __ack_reset_timeout)."""
 
-    init_roots: Ids = field(default_factory=lambda: NO_IDS)
-    init_values: Ids = field(default_factory=lambda: NO_IDS)
-    init_tasks: Ids = field(default_factory=lambda: NO_IDS)
-    ack_roots: Ids = field(default_factory=lambda: NO_IDS)
-    ack_values: Ids = field(default_factory=lambda: NO_IDS)
+    init_roots: Numbers = field(default_factory=lambda: NO_IDS)
+    init_values: Numbers = field(default_factory=lambda: NO_IDS)
+    init_tasks: Numbers = field(default_factory=lambda: NO_IDS)
+    ack_roots: Numbers = field(default_factory=lambda: NO_IDS)
+    ack_values: Numbers = field(default_factory=lambda: NO_IDS)
     failures: dict[int, Failure] = field(default_factory=dict)
-    renewed: Ids = field(default_factory=lambda: NO_IDS)  # roots whose time-out begins anew
+    renewed: Numbers = field(default_factory=lambda: NO_IDS)  # roots whose time-out begins anew
     oldest_ms: int = 0  # no root in here was born before: while this frame waits, none of them may time out
 
     def __len__(self) -> int:
@@ -372,7 +374,8 @@ def _decode_messages(body: list[Any], oldest_ms: int) -> AckerMessages:
         _check_ids(column, 1, "a root")
     for column in (values, edges):
         _check_ids(column, 0, "a value")
-    _check(not len(tasks) or int(tasks.max()) < TASK_LIMIT, "a spout task is above 2**31 - 1")
+    if len(tasks):
+        _check(max(tasks.tolist()) < TASK_LIMIT, "a spout task is above 2**31 - 1")
     return AckerMessages(roots, values, tasks, acked, edges, unpack_failures(failures, ID_LIMIT), reset, oldest_ms)
 
 
@@ -407,9 +410,11 @@ def _column(numbers: Sequence[Any] | Ids) -> bytes:
 
 
 def _numbers(data: Any, kind: str = "<u8") -> Ids:
+    if data == b"":
+        return NO_IDS
     size = int(kind[-1])
     _check(type(data) is bytes and len(data) % size == 0, f"a column of ids is not bytes of {8 * size}-bit integers")
-    return np.frombuffer(data, kind).astype(np.uint64, copy=False) if data else NO_IDS
+    return np.frombuffer(data, kind).astype(np.uint64, copy=False)
 
 
 def _id_list(data: Any, least: int, name: str) -> list[Any]:
@@ -424,10 +429,12 @@ def _id_list(data: Any, least: int, name: str) -> list[Any]:
 
 
 def _check_ids(ids: Ids, least: int, name: str) -> None:
+    if not len(ids):
+        return
     if core is not None:
         holds = core.are_ids(ids, least)
     else:
-        holds = not len(ids) or (int(ids.min()) >= least and int(ids.max()) < ID_LIMIT)
+        holds = int(ids.min()) >= least and int(ids.max()) < ID_LIMIT
     _check(holds, f"{name} is not between {least} and 2**63 - 1")
 
 

@@ -17,9 +17,13 @@ class Keys:
 
     def __init__(self, topology_id: str) -> None:
         self.prefix = f"{{{topology_id}}}"
+        self._names: dict[tuple[object, ...], str] = {}  # every commit uses the same few
 
     def __call__(self, *parts: object) -> str:
-        return ":".join([self.prefix, *map(str, parts)])
+        name = self._names.get(parts)
+        if name is None:
+            name = self._names[parts] = ":".join([self.prefix, *map(str, parts)])
+        return name
 
     def stream(self, task: int | str) -> str:
         """The stream of one task's entries; of no task: what the names of all begin with."""

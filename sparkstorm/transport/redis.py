@@ -106,12 +106,16 @@ class RedisTransport:
     def commit(self, commit: Commit) -> Pressure:
         """One script call, sent again unchanged until its outcome is known."""
         frees = commit.frees(self._reading.bytes_passed(commit.cursors))
-        commands = [word for command in self._commands(commit) for word in (len(command), *command)]
+        commands: list[Any] = []
+        for command in self._commands(commit):
+            commands.append(len(command))
+            commands += command
         backlog = self._run(commit, commands, "free" if frees else "grow", self._reading.request())
         self._standing = Commit(commit.owner, commit.token_by_task, commit.generation, commit.seq)
         self._reading.note_consumed(commit.cursors)
-        sizes = [read_number(size, self._keys("backlog")) for size in backlog]
-        return Pressure(dict(zip(commit.watched, sizes, strict=True)), self._current_fullness())
+        key = self._keys("backlog")
+        sizes = {task: read_number(size, key) for task, size in zip(commit.watched, backlog, strict=True)}
+        return Pressure(sizes, self._current_fullness())
 
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
         """Ask once, and answer when the answer is there; after a lost connection, first whether the store is behind."""
@@ -175,18 +179,8 @@ class RedisTransport:
 
         `read` is a request to read, which travels behind the script; its answer is kept for `poll`.
         """
-        tasks = list(commit.token_by_task)
-        head: list[Any] = [
-            commit.owner,
-            commit.generation,
-            commit.seq,
-            mode,
-            len(tasks),
-            *tasks,
-            *(commit.token_by_task[t] for t in tasks),
-            len(commit.watched),
-            *commit.watched,
-        ]
+        tokens, watched = commit.token_by_task, commit.watched
+        head = [commit.owner, commit.generation, commit.seq, mode, len(tokens), *tokens, *tokens.values(), len(watched), *watched]
 
         def arguments() -> list[Any]:
             if self._link.number == self._proven:

@@ -24,7 +24,7 @@ from sparkstorm.model.values.unfolding import require_bounded
 from sparkstorm.settings import EpochSettings
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import Commit
-from sparkstorm.transport.frames import AckerMessages, Ids, Row, SettledRoots
+from sparkstorm.transport.frames import AckerMessages, Numbers, Row, SettledRoots
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.journal import Whole
 from sparkstorm.worker.open_blocks import OpenBlock
@@ -207,42 +207,22 @@ class CommitBuilder:
         for spout_task, roots in ended.items():
             self._settle_here(spout_task, roots, {})
         if begun:
-            self._address_inits(epoch, *(np.array(c, np.uint64) for c in (begun, values, spout_tasks)))
+            self._address(epoch, ("init_roots", "init_values", "init_tasks"), (begun, values, spout_tasks))
         if edges:
-            self._address_acks(epoch, np.fromiter(edges, np.uint64, len(edges)), np.fromiter(edges.values(), np.uint64, len(edges)))
+            self._address(epoch, ("ack_roots", "ack_values"), (list(edges), list(edges.values())))
         for root, failure in failed.items():
             epoch.messages_to(self._ackers[root % len(self._ackers)]).failures[root] = failure
         if reset := epoch.renewed - epoch.births.keys():
-            renewed = np.fromiter(reset, np.uint64)
-            for acker, rows in self._by_acker(renewed):
-                epoch.messages_to(acker).renewed = renewed[rows]
+            self._address(epoch, ("renewed",), (list(reset),))
 
-    def _address_inits(self, epoch: Epoch, roots: Ids, values: Ids, spout_tasks: Ids) -> None:
-        for acker, rows in self._by_acker(roots):
-            messages = epoch.messages_to(acker)
-            messages.init_roots, messages.init_values = roots[rows], values[rows]
-            messages.init_tasks = spout_tasks[rows]
-
-    def _address_acks(self, epoch: Epoch, roots: Ids, values: Ids) -> None:
-        for acker, rows in self._by_acker(roots):
-            messages = epoch.messages_to(acker)
-            messages.ack_roots, messages.ack_values = roots[rows], values[rows]
-
-    def _by_acker(self, roots: Ids) -> Iterator[tuple[int, Any]]:
-        """(acker task, which rows are its own) of every acker that has any."""
-        if len(self._ackers) == 1:
-            yield self._ackers[0], slice(None)
-            return
-        if len(roots) <= _FEW_ROOTS:
-            rows_by_home: dict[int, list[int]] = {}
-            for row, root in enumerate(roots.tolist()):
-                rows_by_home.setdefault(root % len(self._ackers), []).append(row)
-            for home, rows in sorted(rows_by_home.items()):
-                yield self._ackers[home], rows if len(rows_by_home) > 1 else slice(None)
-            return
-        homes = (roots % np.uint64(len(self._ackers))).astype(np.int64)
-        for home in np.flatnonzero(np.bincount(homes)).tolist():
-            yield self._ackers[home], homes == home
+    def _address(self, epoch: Epoch, names: tuple[str, ...], columns: tuple[list[int], ...]) -> None:
+        """Put rows of these columns, the first of which are roots, into the messages of each root's acker."""
+        few, ackers = len(columns[0]) <= _FEW_ROOTS, self._ackers
+        divided = _divided_in_lists(columns, len(ackers)) if few else _divided_in_arrays(columns, len(ackers))
+        for home, part in divided:
+            messages = epoch.messages_to(ackers[home])
+            for name, column in zip(names, part, strict=True):
+                setattr(messages, name, column)
 
     def _settle_here(self, spout_task: int, acked: list[int], failed: dict[int, Failure]) -> None:
         self.latencies_ms += self._crew.spouts[spout_task].settle(acked, failed, self._now_ms())
@@ -271,6 +251,22 @@ class CommitBuilder:
             if delta and bolt.stored_version != bolt.state_version:
                 delta["v"] = bolt.stored_version = bolt.state_version
             journals[task].write(commit, delta, partial(_whole_of_bolt, bolt))
+
+
+def _divided_in_lists(columns: tuple[list[int], ...], count: int) -> Iterator[tuple[int, tuple[Numbers, ...]]]:
+    """Yield (home, its rows of the columns) for every residue of the roots in the first column; arrays are dear for a few rows."""
+    homes = [root % count for root in columns[0]]
+    for home in sorted(set(homes)):
+        yield home, tuple([number for at, number in zip(homes, column, strict=True) if at == home] for column in columns)
+
+
+def _divided_in_arrays(columns: tuple[list[int], ...], count: int) -> Iterator[tuple[int, tuple[Numbers, ...]]]:
+    """Yield the same as arrays."""
+    arrays = [np.array(column, np.uint64) for column in columns]
+    homes = (arrays[0] % np.uint64(count)).astype(np.int64)
+    found = np.flatnonzero(np.bincount(homes)).tolist()
+    for home in found:
+        yield home, tuple(array if len(found) == 1 else array[homes == home] for array in arrays)
 
 
 def _cut(block: OpenBlock) -> Iterator[Sequence[Row]]:

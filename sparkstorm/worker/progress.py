@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import ormsgpack
@@ -76,7 +77,7 @@ class Progress:
 
     def encode(self) -> bytes:
         """Bytes for the commit."""
-        tasks = {t: [getattr(c, name) for name in _NAMES] for t, c in self.counts_by_task.items()}
+        tasks = {task: _values(counts) for task, counts in self.counts_by_task.items()}
         failures = [[cause.component, cause.error, cause.place, count] for cause, count in self.failures.items()]
         return ormsgpack.packb(
             [tasks, self.latency_buckets, self.quarantined, self.started_ms, self.now_ms, failures],
@@ -100,6 +101,7 @@ class Progress:
 
 
 _NAMES = tuple(TaskCounts.__slots__)
+_values = attrgetter(*_NAMES)
 _KINDS = [type(value) for value in astuple(TaskCounts(""))]
 
 

@@ -9,7 +9,7 @@ from sparkstorm.api.sinks import RefusedRows
 from sparkstorm.errors import SparkStormError, WorkerFailedError
 from sparkstorm.executor.runner import ReportError
 from sparkstorm.executor.sink_runner import SinkRunner
-from sparkstorm.executor.user_traceback import failure_of
+from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.worker.epoch import Epoch, RandomIds
 from sparkstorm.worker.retries import RetryPolicy
@@ -72,7 +72,7 @@ class Sinks:
                 raise
             except SparkStormError as error:
                 raise WorkerFailedError(f"component '{bolt.component}' (task {bolt.task}): {error}") from error
-            except (Exception, SystemExit) as error:
+            except USER_ERRORS as error:
                 return self._put_off(bolt, failure_of(error), now_ms)
         self._since_ms, self._tries, self.problem = None, 0, ""
         return None

@@ -100,6 +100,7 @@ class Worker:
         self._has_news = False
         self._has_more = False  # whether the last epoch may have left something to read or to do
         self._turns = deque(self._crew.bolts.values())
+        self._manual = [(bolt, bolt.runner) for bolt in self._turns if isinstance(bolt.runner, ManualRunner)]
         self._sources = Sources(plan, self._crew, clock, self._gates, self._budget, self._deliver)
         self._begun: Epoch | None = None  # an epoch in which spouts alone have run so far
         self._others_due_ms = 0.0  # when to step for anything but a spout; 0: at once
@@ -239,7 +240,7 @@ class Worker:
         self._run_ticks(epoch, now_ms)
         self._take_posts(epoch)
         for bolt in self._crew.bolts.values():
-            while not bolt.is_full and (due := bolt.due(now_ms, most=1)):
+            while bolt.retries and not bolt.is_full and (due := bolt.due(now_ms, most=1)):
                 self._failures.try_again(epoch, bolt, due[0])
                 self._finish(epoch, bolt)
                 if self._budget.is_over(epoch, self._clock.now_ms()):
@@ -251,10 +252,10 @@ class Worker:
             self._finish(epoch, bolt)
 
     def _take_posts(self, epoch: Epoch) -> None:
-        for bolt in self._crew.bolts.values():
-            if isinstance(bolt.runner, ManualRunner) and bolt.runner.has_posts:
+        for bolt, runner in self._manual:
+            if runner.has_posts:
                 bolt.begin(self._clock.now_ms())
-                bolt.runner.take_posts()
+                runner.take_posts()
                 self._finish(epoch, bolt)
 
     def _finish(self, epoch: Epoch, bolt: BoltTask) -> None:
@@ -268,7 +269,7 @@ class Worker:
         self._deliver(epoch, bolt)
 
     def _run_bolt(self, epoch: Epoch, bolt: BoltTask) -> bool:
-        if self._gates.is_shut(bolt.task) or bolt.is_full:
+        if not (bolt.feed or bolt.inbox.chunks) or self._gates.is_shut(bolt.task) or bolt.is_full:
             return False
         did = self._run_local(epoch, bolt, bolt.pace)
         if (chunk := bolt.next_chunk()) is None:
@@ -415,10 +416,11 @@ class Worker:
         if did and (self._has_more or self._sinks or self._pulse.has_senders):
             return now_ms  # watermarks follow what this commit has settled
         due = [self._pulse.next_due_ms(), self._timeouts.next_due_ms()]
-        due += [bolt.next_due_ms() for bolt in self._crew.bolts.values()]
+        bolts = self._crew.bolts.values()
+        due += [bolt.next_due_ms() for bolt in bolts]
         # a commit may have opened a gate or ended trees
         gated_ms, rested_ms = (now_ms, now_ms) if did else (now_ms + _GATED_MS, now_ms + (_GATED_MS if self._gates.must_ask else 1))
-        due += [gated_ms for bolt in self._crew.bolts.values() if bolt.next_chunk() is not None]
+        due += [gated_ms for bolt in bolts if bolt.inbox.chunks and bolt.next_chunk() is not None]
         others_ms = min((d for d in due if d is not None), default=_NEVER)
         self._others_due_ms = 0.0 if self._careful_left or self._sinks or self._gates.must_ask else others_ms
         spouts_ms = self._sources.next_due_ms(now_ms, rested_ms)

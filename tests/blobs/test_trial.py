@@ -41,5 +41,5 @@ def test_code_that_does_not_import_in_a_fresh_process_is_refused_in_words(monkey
     exec("def helper(): pass", here.__dict__)
     here.helper.__module__ = "only_here"
     monkeypatch.setitem(sys.modules, "only_here", here)
-    with pytest.raises(InvalidTopologyError, match=r"upgrade of words: the new code does not open.*only_here"):
+    with pytest.raises(InvalidTopologyError, match=r"upgrade of words: the code does not open.*only_here"):
         try_code("words", pack_topology(topology(here.helper), ["tests"]))

@@ -1,7 +1,7 @@
 """A whole simulated cluster around a Nimbus: a local tree, a simulated clock, supervisors whose slots obey."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkstorm.blobs.local import LocalBytesStore
@@ -45,7 +45,10 @@ def wordcount(split: int = 4, count: int = 4, num_tasks: int | None = None) -> T
 
 @dataclass
 class FakeSupervisor:
-    """Slots that run what the assignments say, and say so; they can die, fall silent or lose their session."""
+    """Slots that run what the assignments say, and say so; they can die, fall silent or lose their session.
+
+    `opens` gives the verdict of a trial of the code with that key, published a step after its request was seen; None: no trials.
+    """
 
     node: str
     host: str
@@ -55,6 +58,8 @@ class FakeSupervisor:
     registers: bool = True
     silent_ports: set[int] = field(default_factory=set)
     resources: dict[str, float] = field(default_factory=dict)
+    opens: Callable[[str], str | None] | None = None
+    seen_keys: set[str] = field(default_factory=set)
     running: dict[int, tuple[str, tuple[ExecutorId, ...], int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -67,10 +72,18 @@ class FakeSupervisor:
             return
         if self.registers:
             offer = SupervisorInfo(self.node, self.host, now_ms, now_ms - START_MS, self.ports, resources=self.resources)
-            self.state.register_supervisor(offer)
+            self.state.register_supervisor(replace(offer, trials=self._trials()))
         assignments = self.state.read_assignments()
         for port in self.ports:
             self._follow(WorkerSlot(self.node, port), assignments, now_ms)
+
+    def _trials(self) -> dict[str, str] | None:
+        if self.opens is None:
+            return None
+        opened, _ = self.state.open_requests()
+        keys = {each.base.code_key for each, outcome in opened if each.base and outcome is None}
+        ripe, self.seen_keys = keys & self.seen_keys, keys
+        return {key: verdict for key in ripe if (verdict := self.opens(key)) is not None}
 
     def _follow(self, slot: WorkerSlot, assignments: Mapping[str, Assignment], now_ms: int) -> None:
         wanted = [(each, found) for each, found in assignments.items() if found.executors_at(slot)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sparkstorm.errors import FailedAssignTopologyError, StoreUnavailableError
+from sparkstorm.errors import FailedAssignTopologyError, InvalidTopologyError, StoreUnavailableError
 from sparkstorm.model.assignment import AssignmentKind
 from sparkstorm.model.requests import LogLevel
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
@@ -266,6 +266,21 @@ def test_wherever_nimbus_dies_in_a_submission_the_next_one_serves_it() -> None:
         bench.advance(10)
         base = bench.state.read_base(other)
         assert base and base.status == TopologyStatus.ACTIVE and len(bench.slots(other)) == 8, at
+        assert_tidy(bench, at)
+        if not fuse.is_burnt:
+            return
+    raise AssertionError("Nimbus died every time")
+
+
+def test_wherever_nimbus_dies_code_that_a_host_cannot_open_is_refused() -> None:
+    for at in range(1, LIMIT):
+        bench, fuse = Phoenix(), Fuse(at)
+        bench.supervisors["node-1"].opens = lambda _key: "no module 'x'"
+        bench.doom_nimbus(fuse)
+        with pytest.raises(InvalidTopologyError, match="the topology cannot run on host host-1: no module 'x'"):
+            bench.submit("other", wordcount(2), b"other code", topology__workers=1)
+        rest_and_restart(bench, 12)
+        assert is_untouched(bench), at
         assert_tidy(bench, at)
         if not fuse.is_burnt:
             return

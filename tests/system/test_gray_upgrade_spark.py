@@ -56,7 +56,7 @@ def build(input, gate):
     return builder.build()
 """
 NOT_BESIDE = {  # by a module: the sentence with which an upgrade to it is refused
-    "gone": "the new code does not open in a fresh process",
+    "gone": "the code does not open in a fresh process",
     "many": "component 'split' has 5 tasks in the new code, 4 run",
     "wide": "component 'split', stream 'default': the new code declares (word, more), (word) runs",
     "long": "the new code adds component 'end'",

@@ -99,6 +99,16 @@ def build(gate):
     builder.set_bolt("count", count, inputs="check")
     return builder.build()
 """
+LACKING = """
+import sys
+
+sys.path.append({packages!r})  # a folder of this name holds what is installed, and does not travel; hosts do not have it
+import only_here
+
+{words}
+
+CountBy.helper = only_here.helper
+"""
 LINES = [f"every {n % 7} word {n % 13} of line {n % 101}" for n in range(500)]
 EVERY_WORD = frozenset(word for line in LINES for word in line.split())
 
@@ -191,6 +201,7 @@ def test_three_terminals(terminals: Terminals) -> None:
         updated = terminals.json("update", "beta-new.yaml")
         assert updated["replaces"] == beta.topology_id
         beta = cluster.topology("beta")
+        require_code_that_no_host_opens_refused(terminals, cluster)
         before = {handle: handle.progress().acked for handle in (alpha, beta)}
         terminals.wait(lambda: all(handle.progress().acked > acked + 20 for handle, acked in before.items()), "more work")
         status, out, err = run("tail", "beta", "split", "-n", "3", "--json")
@@ -219,6 +230,22 @@ def test_three_terminals(terminals: Terminals) -> None:
         assert cluster.topologies() == []
     assert terminals.stop() == 0
     assert terminals.output.read_text().endswith("stopped\n")
+
+
+def require_code_that_no_host_opens_refused(terminals: Terminals, cluster: ClusterClient) -> None:
+    """A submission and an update that import a module which the host lacks are refused before anything is changed."""
+    packages = terminals.folder / "site-packages"
+    packages.mkdir()
+    (packages / "only_here.py").write_text("def helper(self):\n    pass\n")
+    (terminals.folder / "lacking.py").write_text(LACKING.format(packages=str(packages), words=WORDS.replace("VERSION", "v3")))
+    before = [each.topology_id for each in cluster.topologies()]
+    for name, verb in (("gone", "submit"), ("beta", "update")):
+        (terminals.folder / "lacking.yaml").write_text(JOB.format(name=name, module="lacking", folder=terminals.folder))
+        status, out, err = terminals.run(verb, "lacking.yaml", *(["--detach"] if verb == "submit" else []))
+        assert status == 1 and "the topology cannot run on host " in err, out + err
+        assert "module 'only_here' is neither installed on host " in err and "Traceback" not in err, err
+    assert [each.topology_id for each in cluster.topologies()] == before
+    assert not list((terminals.folder / "storm-local" / "logs").glob("gone-*"))
 
 
 def require_a_failed_tuple_mended_and_a_savepoint_gone_on_with(terminals: Terminals, cluster: ClusterClient) -> None:

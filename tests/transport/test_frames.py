@@ -88,8 +88,8 @@ def test_acker_messages_and_verdicts_come_back_as_they_went(
     found = frames.decode(CODEC, frames.encode_messages(CODEC, sent))
     assert isinstance(found, AckerMessages)
     for name in ("init_roots", "init_values", "init_tasks", "ack_roots", "ack_values"):
-        assert getattr(found, name).tolist() == getattr(sent, name).tolist()
-    assert (found.failures, found.oldest_ms) == (failures, 77) and found.renewed.tolist() == renewed
+        assert list(getattr(found, name)) == list(getattr(sent, name))
+    assert (found.failures, found.oldest_ms) == (failures, 77) and list(found.renewed) == renewed
     assert len(found) == len(inits) + len(acks) + len(failures) + len(renewed)
     verdicts = SettledRoots([a[0] for a in acks], failures, 78, renewed)
     assert frames.decode(CODEC, frames.encode_settled(CODEC, verdicts)) == verdicts

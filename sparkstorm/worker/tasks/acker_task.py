@@ -63,5 +63,9 @@ class AckerTask:
 def _joined(messages: list[AckerMessages]) -> AckerMessages:
     joined = AckerMessages(failures={root: why for m in messages for root, why in m.failures.items()})
     for name in _COLUMNS:
-        setattr(joined, name, np.concatenate([getattr(m, name) for m in messages]))
+        columns = [column for m in messages if len(column := getattr(m, name))]
+        if len(columns) > 1:
+            columns = [np.concatenate([np.asarray(column, np.uint64) for column in columns])]
+        if columns:
+            setattr(joined, name, columns[0])
     return joined

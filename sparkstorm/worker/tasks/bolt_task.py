@@ -187,6 +187,8 @@ class BoltTask:
 
     def next_chunk(self) -> Chunk | None:
         """The oldest entry of rows that is not consumed; control frames do not belong here and are stepped over."""
+        if not self.inbox.chunks:
+            return None
         self.inbox.take_controls()
         return self.inbox.chunks[0] if self.inbox.chunks else None
 

@@ -162,7 +162,7 @@ class Inbox:
         if kind != self._kind and (kind, self._kind) != (frames.REPLAYED, frames.ROWS):
             raise MalformedFrameError(f"a frame of kind {kind} in a stream of kind {self._kind}")
         frame = frames.decode(self._codec, data)
-        if isinstance(frame, AckerMessages) and not self._spouts.issuperset(frame.init_tasks.tolist()):
+        if isinstance(frame, AckerMessages) and not self._spouts.issuperset(frame.init_tasks):
             raise MalformedFrameError("a tree of a task that is no spout")
         return frame
 
