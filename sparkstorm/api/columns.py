@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkstorm.api.collector import BasicOutputCollector
 from sparkstorm.api.components import BasicBolt
+from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.column_types import ColumnType
 
@@ -65,8 +66,18 @@ class RowCollector:
 
     def emit_batch(self, batch: RecordBatch, stream: str = "default") -> None:
         """Send every row of a batch."""
+        check_batch(batch)
         for values in rows_of(batch):
             self.emit(values, stream)
+
+
+def check_batch(batch: object) -> None:
+    """InvalidTopologyError for what is no batch."""
+    import pyarrow as pa
+
+    if not isinstance(batch, pa.RecordBatch):
+        what = "a Table, whose to_batches() gives batches" if isinstance(batch, pa.Table) else f"{batch!r:.80}"
+        raise InvalidTopologyError(f"emit_batch needs a pyarrow.RecordBatch, not {what}")
 
 
 def batch_of(fields: Sequence[str], columns: Sequence[Sequence[Any]], types: Mapping[str, DataType]) -> RecordBatch:

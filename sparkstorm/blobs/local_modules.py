@@ -24,6 +24,7 @@ from sparkstorm.errors import InvalidTopologyError, WorkerFailedError
 
 MAX_SOURCE_BYTES = 32 * 1024 * 1024
 _INSTALLED = {"site-packages", "dist-packages"}
+_SHORT_TEXT = b"\x8c"  # pickle's opcode before a text of less than 256 bytes
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same sources make the same bytes, and so the same blob
 
 
@@ -64,6 +65,14 @@ def local_spec(name: str) -> ModuleSpec | None:
     home = _home(spec)
     is_source = bool(spec.submodule_search_locations) or (spec.origin or "").endswith(".py")
     return spec if home is not None and is_source and not _INSTALLED & set(home.parts) else None
+
+
+def named_in(code: bytes) -> Iterator[str]:
+    """Yield local top-level modules that a pickle names: those of functions in attributes, and of a script's own imports."""
+    for name in list(sys.modules):
+        encoded, top = name.encode(), name.partition(".")[0]
+        if len(encoded) < 256 and _SHORT_TEXT + bytes([len(encoded)]) + encoded in code and local_spec(top) is not None:
+            yield top
 
 
 def imports_of(path: Path) -> set[str]:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from sparkstorm.blobs.attachments import read_attachments
-from sparkstorm.blobs.local_modules import pack_sources
+from sparkstorm.blobs.local_modules import named_in, pack_sources
 from sparkstorm.blobs.topology_code import modules_of, pack_topology
 from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.checkpoint.restore import Seeds
@@ -187,5 +187,6 @@ def packed(topology: Topology, by_value: Sequence[str] | None, conf: Mapping[str
     """Return the bytes of a topology with the modules that workers do not have, its files and its archives."""
     modules = modules_of(topology) if by_value is None else by_value
     check_serializers(SubmissionSettings.of(conf).serializers, modules)
+    named = named_in(pack_topology(topology, modules)) if by_value is None else ()
     sent = FileSettings.of(conf)
-    return pack_topology(topology, modules, pack_sources(modules), read_attachments(sent.files, sent.archives))
+    return pack_topology(topology, modules, pack_sources([*modules, *named]), read_attachments(sent.files, sent.archives))

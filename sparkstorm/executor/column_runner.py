@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from sparkstorm.api.columns import ColumnBolt, batch_of, rows_of
+from sparkstorm.api.columns import ColumnBolt, batch_of, check_batch, rows_of
 from sparkstorm.errors import CodecError, InvalidTopologyError
 from sparkstorm.executor.emitter import Emitter, Route, Subscription
 from sparkstorm.executor.pieces import is_piece, unfold
 from sparkstorm.executor.runner import BasicCollector, BasicRunner, Row
 from sparkstorm.executor.state import MemoryState
+from sparkstorm.executor.user_traceback import USER_ERRORS
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.grouping.routes import Rows
 from sparkstorm.model.failure import Failure
@@ -72,7 +73,7 @@ class ColumnRunner(BasicRunner):
             emitter.roots = self.roots_of(part)
             self._column_bolt.execute_batch(batch, part[0][2], self._columns)
             return True
-        except (Exception, SystemExit):  # of a column that holds no such values together, or the user's
+        except USER_ERRORS:  # of a column that holds no such values together, or the user's
             emitter.roll_back(mark)
             if state is not None:
                 state.roll_back(undo_mark)
@@ -96,6 +97,7 @@ class BatchEmitter:
 
     def emit_batch(self, batch: Any, stream: str = "default") -> None:
         """Send every row of a batch."""
+        check_batch(batch)
         emitter = self._emitter
         route = emitter.routes.get(stream)
         if route is None or route.is_direct or batch.num_columns != route.width:

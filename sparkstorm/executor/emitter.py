@@ -126,7 +126,7 @@ class Emitter:
 
     __slots__ = ("renewed", "routes", "log", "unread", "roots", "is_strict", "component", "spreads", "lanes")
     takes_pieces = True  # False where something has to see every emitted row
-    has_roots_in_a_slot = True  # the compiled core reads and writes them there
+    roots_slot = "roots"  # where the compiled core reads them
 
     def __init__(self, component: str, routes: Mapping[str, Route], is_strict: bool) -> None:
         self.component = component
@@ -278,9 +278,9 @@ def fast_emit(emitter: Emitter) -> Callable[..., None]:
     route = emitter.routes.get(DEFAULT_STREAM)
     if route is None or route.pick is None or route.is_direct or emitter.is_strict:
         return emitter.emit
-    if core is not None and emitter.has_roots_in_a_slot:
+    if core is not None:
         made: Callable[..., None] = core.Emit(
-            emitter, emitter.log, route.pick, route.source, route.width, DEFAULT_STREAM, emitter.emit
+            emitter, emitter.roots_slot, emitter.log, route.pick, route.source, route.width, DEFAULT_STREAM, emitter.emit
         )
         return made
     if route.width != 1:

@@ -13,7 +13,7 @@ from sparkstorm.executor.deferred_emits import Anchors, Call, DeferredEmits, anc
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.runner import FailedInput, ReportError, report_of
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import failure_of
+from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tuples import Tuple
 
@@ -64,7 +64,7 @@ class ManualRunner:
             try:
                 self.bolt.execute(tup)
                 failure = next((f for failed, f in self._failed if failed is tup), None)
-            except (Exception, SystemExit) as error:
+            except USER_ERRORS as error:
                 failure = failure_of(error)
             if failure is not None:
                 self._undo(*marks)
@@ -100,7 +100,7 @@ class ManualRunner:
             mark = len(self._emitter.log)
             try:
                 self._posts.popleft()()
-            except (Exception, SystemExit) as error:  # a grouping of the user's
+            except USER_ERRORS as error:  # a grouping of the user's
                 self._emitter.roll_back(mark)
                 self.report_error(error)
         self._sort_out(())
@@ -167,7 +167,7 @@ class ManualRunner:
         try:
             for method, arguments in calls:
                 getattr(self, method)(*arguments)
-        except (Exception, SystemExit) as error:  # a grouping of the user's
+        except USER_ERRORS as error:  # a grouping of the user's
             self._undo(*marks)
             self.fail(tup, failure_of(error))
             return
@@ -204,7 +204,7 @@ class ManualRunner:
         try:
             self._answers.give(tup)
             return True
-        except (Exception, SystemExit) as error:  # a grouping of the user's
+        except USER_ERRORS as error:  # a grouping of the user's
             self._emitter.roll_back(mark)
             self.fail(tup, failure_of(error))
             return False

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from sparkstorm.api.components import BasicBolt
 from sparkstorm.executor.emitter import Emitter, fast_emit
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import failure_of
+from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of
 from sparkstorm.model.compiled import core
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tuples import Roots, Source, Tuple
@@ -140,7 +140,7 @@ class BasicRunner:
                         undo_mark = len(undo)
                         execute(tup, collector)
                 return failures
-            except (Exception, SystemExit) as error:
+            except USER_ERRORS as error:
                 emitter.roll_back(mark)
                 if self._state is not None:
                     self._state.roll_back(undo_mark)
@@ -155,7 +155,7 @@ class BasicRunner:
             try:
                 core.run_rows(rows, place, execute, self._collector, emitter, emitter.log, undo, marks, Tuple)
                 return failures
-            except (Exception, SystemExit) as error:
+            except USER_ERRORS as error:
                 place, mark, undo_mark = marks
                 emitter.roll_back(mark)
                 if state is not None:
@@ -178,7 +178,7 @@ class BasicRunner:
             try:
                 run(values, source, self.bolt.execute, self._collector, emitter, emitter.log, undo, marks, Tuple)
                 return failures
-            except (Exception, SystemExit) as error:
+            except USER_ERRORS as error:
                 emitter.roll_back(marks[1])
                 if self._state is not None:
                     self._state.roll_back(0)
@@ -208,7 +208,7 @@ class BasicRunner:
                 mark = len(log)
                 execute(tup, collector)
                 undo.clear()  # a short list stays in the processor's caches
-        except (Exception, SystemExit):
+        except USER_ERRORS:
             marks[:2] = row, mark
             raise
 

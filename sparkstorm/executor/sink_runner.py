@@ -9,7 +9,7 @@ from sparkstorm.api.sinks import RefusedRows, TransactionalSink
 from sparkstorm.errors import CodecError, WorkerFailedError
 from sparkstorm.executor.runner import FailedInput
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import describe_error, failure_of
+from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, failure_of
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import Codec
 
@@ -71,7 +71,7 @@ class SinkRunner:
                 continue
             try:
                 write(tup)
-            except (Exception, SystemExit) as error:
+            except USER_ERRORS as error:
                 failures.append((tup, failure_of(error)))
                 continue
             self._rows += 1
@@ -83,7 +83,7 @@ class SinkRunner:
         """Write tuples at once; False when some row fails, which has then to be found."""
         try:
             self.bolt.write_all(tuples)
-        except (Exception, SystemExit):
+        except USER_ERRORS:
             return False
         self._rows += len(tuples)
         if self._flush_ms:
@@ -182,7 +182,7 @@ class SinkRunner:
     def _begin(self) -> None:
         try:
             self.bolt.begin(self._next)
-        except (Exception, SystemExit) as error:
+        except USER_ERRORS as error:
             where = f"component '{self._component}': begin({self._next})"
             raise WorkerFailedError(f"{where} raised: {describe_error(error)}") from error
         self._is_open, self._due_ms = True, self._now_ms() + self._flush_ms

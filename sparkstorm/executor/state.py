@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, datetime
 from decimal import Decimal
 from operator import itemgetter
 from sys import getrefcount
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from sparkstorm.errors import CodecError
@@ -22,6 +22,16 @@ MISSING: Any = object()
 """In place of a value: there is none under the key."""
 _KINDS: tuple[Any, ...] = (bool | int | float | Decimal, str, bytes, datetime, date, UUID)  # a datetime is a date too
 _NUMBERS = frozenset({int, float, bool, Decimal})
+
+
+class Cells(NamedTuple):
+    """Cells ("a", start, key) of windows that tumble: positions of time and key in a row, length, and the least and last time."""
+
+    time_at: int
+    key_at: int
+    length: int
+    floor: int
+    last: int
 
 
 class MemoryState:
@@ -66,7 +76,10 @@ class MemoryState:
             self._check_key(key)
             total = amount
         else:
-            total = former + amount
+            try:
+                total = former + amount
+            except TypeError:
+                total = None
         kind = type(total)
         if kind is not int and kind not in _NUMBERS:  # the usual one first: a look into the set costs more
             raise CodecError(
@@ -74,6 +87,8 @@ class MemoryState:
                 if former is not MISSING
                 else f"state key {key!r}: {amount!r} is no number"
             )
+        if not self._unchecked:
+            total = self._codec.normalise(total)
         undo = self.undo
         undo.append(key)
         undo.append(former)
@@ -109,34 +124,47 @@ class MemoryState:
         self._data[key] = value
         return True
 
-    def fold_rows(
-        self, keys: Sequence[Any], rows: Sequence[Any], initial: Callable[[], Any], fold: Callable[[Any, Any], Any]
-    ) -> list[Any]:
-        """Replace the value under each row's key (`initial()` where there is none) by fold(it, tuple); return the new keys.
+    def fold_cells(
+        self, rows: list[Any], cells: Cells, initial: Callable[[], Any], fold: Callable[[Any, Any], Any]
+    ) -> list[Any] | None:
+        """Replace the value under each row's cell (`initial()` where there is none) by fold(it, tuple); return the new cells.
 
-        An error of `initial` or `fold` is raised; the caller rolls back.
+        None, with nothing changed, where the rows are of several sources or one has no plain time and key. An error of `initial` or
+        `fold` is raised; the caller rolls back.
         """
         data, undo, unchecked, normalise = self._data, self.undo, self._unchecked, self._codec.normalise
+        if core is not None:
+            found: list[Any] | None = core.fold_cells(
+                rows, cells, data, undo, unchecked, initial, fold, normalise, self._check_key, MISSING, Tuple
+            )
+            return found
+        time_at, key_at, length, floor, last = cells
+        source, times, keys = rows[0][2], [row[0][time_at] for row in rows], [row[0][key_at] for row in rows]
+        if set(map(type, times)) != {int} or not set(map(type, keys)) <= SCALARS or any(row[2] is not source for row in rows):
+            return None
+        if min(times) < floor or max(times) > last:
+            return None
         new: list[Any] = []
         tup = Tuple(*rows[0])
         ours_alone = getrefcount(tup)  # one object for all rows, unless user code keeps it
-        for key, (tup_values, roots, _) in zip(keys, rows, strict=True):
+        for at, key, (tup_values, roots, _) in zip(times, keys, rows, strict=True):
             if getrefcount(tup) != ours_alone:
-                tup = Tuple(tup_values, roots, tup.source)
+                tup = Tuple(tup_values, roots, source)
             else:
                 tup.values = tup_values
                 tup.roots = roots
-            former = data.get(key, MISSING)
+            place = ("a", at - at % length, key)
+            former = data.get(place, MISSING)
             if former is MISSING:
-                self._check_key(key)
-                new.append(key)
+                self._check_key(place)
+                new.append(place)
                 value = fold(initial(), tup)
             else:
                 value = fold(former if type(former) in SCALARS else normalise(former), tup)
             if type(value) not in unchecked:
                 value = normalise(value)
-            undo += (key, former, value)
-            data[key] = value
+            undo += (place, former, value)
+            data[place] = value
         return new
 
     def delete(self, key: Any) -> None:

@@ -6,6 +6,7 @@ import functools
 import linecache
 import sys
 import threading
+from asyncio import CancelledError
 from pathlib import Path
 from traceback import walk_stack, walk_tb
 from types import FrameType
@@ -13,6 +14,8 @@ from typing import NamedTuple
 
 from sparkstorm.model.failure import MAX_TEXT, MAX_TRACEBACK, Failure, FailureKind
 
+USER_ERRORS = (Exception, SystemExit, CancelledError, GeneratorExit)
+"""Errors that fail an input when user code raises them; an interrupt of the process is none, nor an outcome of a test."""
 _OURS = str(Path(__file__).parents[1])
 
 

@@ -19,7 +19,7 @@ from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.runner import BasicCollector, FailedInput
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.task_windows import TaskTimers, make_windows, must_reorder
-from sparkstorm.executor.user_traceback import failure_of
+from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of
 from sparkstorm.executor.window_records import TIMER_STREAM, Record, WindowTuple, bounded, cells_of, content_of
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.topology import TICK_STREAM
@@ -102,7 +102,7 @@ class TimedRunner:
                         step = self._step_by_source.get(source) or self._step_for(source)
                     step(tup)
                 return failures
-            except (Exception, SystemExit) as error:
+            except USER_ERRORS as error:
                 self._roll_back(mark, undo_mark, times_mark)
                 failures.append((tup, self._failure(tup, error)))
 
@@ -187,7 +187,7 @@ class TimedRunner:
                 self._take_in(replace(due, at_ms=self._time_of(due.tuple.source)(due.tuple)))
             else:
                 self._call(due)
-        except (Exception, SystemExit) as error:
+        except USER_ERRORS as error:
             self._roll_back(*marks)
             return self._failure(due.tuple, error) if isinstance(due, Row) else failure_of(error)
         return None
@@ -233,7 +233,7 @@ class TimedRunner:
                 self._done(due)
             self._attempts = 0
             return True
-        except (Exception, SystemExit) as error:
+        except USER_ERRORS as error:
             self._roll_back(*marks)
             return self._put_off(due, failure_of(error), now_ms)
         finally:

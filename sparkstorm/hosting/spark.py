@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, TaskContext
 
 from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError
 from sparkstorm.hosting.base import RestartPause
@@ -40,6 +40,9 @@ SPARK_CONF: Final[Mapping[str, str]] = {
     # A replay in the same application gets its share of the cores that slots leave.
     "spark.scheduler.mode": "FAIR",
 }
+_EXECUTOR_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For executors, unless the user names options. Slots are Python: without C2 their JVM starts with half the CPU time."""
+_LOST: Final = "the process of this slot was lost"
 _CONTRADICTED = ("spark.speculation", "spark.dynamicAllocation.enabled")
 _PACKAGE_ROOT = str(Path(__file__).parents[2])
 EXECUTOR_WAIT_MS = 60_000
@@ -57,6 +60,7 @@ def slot_conf(conf: SparkConf) -> SparkConf:
         if name in _CONTRADICTED and given not in (None, value):
             raise InvalidConfigError(f"{name} is {given}, but slots need {value}: each is one long task")
         conf.set(name, value)
+    conf.setIfMissing("spark.executor.extraJavaOptions", _EXECUTOR_JAVA)
     # Executors of this machine import what this process does; on other hosts the package is installed or shipped.
     given = conf.get("spark.executorEnv.PYTHONPATH") or os.environ.get("PYTHONPATH")
     return conf.set("spark.executorEnv.PYTHONPATH", os.pathsep.join([_PACKAGE_ROOT, *([given] if given else [])]))
@@ -174,7 +178,9 @@ class SparkSlots(Generic[TicketT]):
 
 def _closure(slot_main: Callable[[TicketT], str], ticket: TicketT) -> Callable[[Iterable[int]], Iterator[str]]:
     def run(_: Iterable[int]) -> Iterator[str]:
-        yield slot_main(ticket)
+        attempt = TaskContext.get()
+        # Spark repeats the task of a lost process or executor. Its ticket was used: a new job gets a new one.
+        yield slot_main(ticket) if attempt is None or not attempt.attemptNumber() else _LOST
 
     return run
 

@@ -7,7 +7,7 @@
 #include <Python.h>
 #include <structmember.h>
 
-#define CORE_VERSION 4 /* VERSION of compiled.py */
+#define CORE_VERSION 5 /* VERSION of compiled.py */
 #if PY_VERSION_HEX >= 0x030D0000 /* they have left the public headers */
 #define _PyDict_GetItem_KnownHash(dict, key, hash) PyDict_GetItemWithError(dict, key)
 #define _PyDict_SetItem_KnownHash(dict, key, value, hash) PyDict_SetItem(dict, key, value)
@@ -251,10 +251,11 @@ static PyObject *
 emit_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
     PyObject *emitter, *log, *pick, *source, *stream, *plain;
+    const char *slot;
     Py_ssize_t width;
-    if (!PyArg_ParseTuple(args, "OO!OOnUO", &emitter, &PyList_Type, &log, &pick, &source, &width, &stream, &plain))
+    if (!PyArg_ParseTuple(args, "OsO!OOnUO", &emitter, &slot, &PyList_Type, &log, &pick, &source, &width, &stream, &plain))
         return NULL;
-    Py_ssize_t roots = slot_of((PyObject *)Py_TYPE(emitter), "roots");
+    Py_ssize_t roots = slot_of((PyObject *)Py_TYPE(emitter), slot);
     if (roots < 0)
         return NULL;
     Emit *self = (Emit *)type->tp_alloc(type, 0);
@@ -307,7 +308,7 @@ emit_dealloc(Emit *self)
 static PyTypeObject EmitType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "sparkstorm.model._core.Emit",
-    .tp_doc = "Emit(emitter, log, pick, source, width, stream, plain): emit of a stream with one subscriber.",
+    .tp_doc = "Emit(emitter, slot of its roots, log, pick, source, width, stream, plain): emit of a stream with one subscriber.",
     .tp_basicsize = sizeof(Emit),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = emit_new,
@@ -357,15 +358,14 @@ add_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *nam
     amount = count == 3 ? args[2] : one;
     data = SLOT(args[0], self->data);
     undo = SLOT(args[0], self->undo);
-    if (data == NULL || undo == NULL || !PyDict_CheckExact(data) || !PyList_CheckExact(undo) || !PyLong_CheckExact(amount))
+    PyObject *unchecked = SLOT(args[0], self->unchecked); /* empty: every value is looked at, the plain way */
+    if (data == NULL || undo == NULL || unchecked == NULL || !PyDict_CheckExact(data) || !PyList_CheckExact(undo) ||
+        !PyLong_CheckExact(amount) || !PyAnySet_Check(unchecked) || PySet_GET_SIZE(unchecked) == 0)
         return PyObject_Vectorcall(self->plain, args, count, NULL);
     Py_hash_t hash = PyObject_Hash(key);
     former = hash == -1 ? NULL : _PyDict_GetItem_KnownHash(data, key, hash);
-    if (former == NULL && !PyErr_Occurred() && is_plain_key(key)) {
-        PyObject *unchecked = SLOT(args[0], self->unchecked);
-        if (unchecked != NULL && PyAnySet_Check(unchecked) && PySet_GET_SIZE(unchecked) > 0)
-            former = self->missing;
-    }
+    if (former == NULL && !PyErr_Occurred() && is_plain_key(key))
+        former = self->missing;
     if (former == NULL || (former != self->missing && !PyLong_CheckExact(former))) {
         PyErr_Clear(); /* a key without a hash: the plain way raises it again */
         return PyObject_Vectorcall(self->plain, args, count, NULL);
@@ -600,6 +600,118 @@ run_values(PyObject *module, PyObject *const *args, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
+typedef struct {
+    Py_ssize_t time_at, key_at;     /* fields of a row */
+    long long length, floor, last;  /* of windows; times from floor to last */
+} Cells;
+
+static int
+has_plain_cells(PyObject *rows, const Cells *cells)
+{
+    PyObject *source = NULL;
+    Py_ssize_t least = cells->time_at > cells->key_at ? cells->time_at : cells->key_at;
+    for (Py_ssize_t at = 0; at < PyList_GET_SIZE(rows); at++) {
+        PyObject *row = PyList_GET_ITEM(rows, at), *values;
+        if (!PyTuple_CheckExact(row) || PyTuple_GET_SIZE(row) != 3)
+            return 0;
+        values = PyTuple_GET_ITEM(row, 0);
+        if (source == NULL)
+            source = PyTuple_GET_ITEM(row, 2);
+        if (PyTuple_GET_ITEM(row, 2) != source || !PyTuple_CheckExact(values) || PyTuple_GET_SIZE(values) <= least)
+            return 0;
+        PyObject *time = PyTuple_GET_ITEM(values, cells->time_at);
+        if (!PyLong_CheckExact(time) || !is_scalar(PyTuple_GET_ITEM(values, cells->key_at)))
+            return 0;
+        int overflow;
+        long long at_ms = PyLong_AsLongLongAndOverflow(time, &overflow);
+        if (overflow || at_ms < cells->floor || at_ms > cells->last)
+            return 0;
+    }
+    return 1;
+}
+
+PyDoc_STRVAR(fold_cells_doc,
+             "fold_cells(rows, (time_at, key_at, length, floor, last), data, undo, unchecked, initial, fold, normalise, check_key, missing,\n"
+             "tuple_type): replace the value of each row's cell by fold(it, tuple); the new keys, or None with nothing changed.\n\n"
+             "Twin: MemoryState.fold_cells.");
+
+static PyObject *
+fold_cells(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Cells cells;
+    if (count != 11 || !PyList_CheckExact(args[0]) || !PyTuple_Check(args[1]) || !PyDict_CheckExact(args[2]) || !PyList_Check(args[3]) ||
+        !PyAnySet_Check(args[4]) || !PyType_Check(args[10])) {
+        PyErr_SetString(PyExc_TypeError, "fold_cells takes a list of rows, cells, a dict, a list and a set");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args[1], "nnLLL", &cells.time_at, &cells.key_at, &cells.length, &cells.floor, &cells.last))
+        return NULL;
+    PyObject *rows = args[0], *data = args[2], *undo = args[3], *initial = args[5], *fold = args[6], *normalise = args[7];
+    PyObject *check_key = args[8], *missing = args[9];
+    PyTypeObject *type = (PyTypeObject *)args[10];
+    int takes_scalars = PySet_GET_SIZE(args[4]) > 0;
+    Py_ssize_t of_values = slot_of(args[10], "values"), of_roots = slot_of(args[10], "roots"), of_source = slot_of(args[10], "source");
+    if (of_values < 0 || of_roots < 0 || of_source < 0)
+        return NULL;
+    if (cells.length <= 0 || cells.floor < 0 || cells.time_at < 0 || cells.key_at < 0 || !has_plain_cells(rows, &cells))
+        Py_RETURN_NONE;
+    PyObject *mark = PyUnicode_InternFromString("a"), *begun = PyList_New(0), *tuple = NULL, *start = NULL;
+    long long start_ms = -1;
+    int failed = mark == NULL || begun == NULL;
+    for (Py_ssize_t at = 0; !failed && at < PyList_GET_SIZE(rows); at++) {
+        PyObject *row = Py_NewRef(PyList_GET_ITEM(rows, at)), *values = PyTuple_GET_ITEM(row, 0), *value = NULL;
+        long long at_ms = PyLong_AsLongLong(PyTuple_GET_ITEM(values, cells.time_at));
+        if (start == NULL || start_ms != at_ms - at_ms % cells.length) {
+            start_ms = at_ms - at_ms % cells.length;
+            Py_XDECREF(start);
+            start = PyLong_FromLongLong(start_ms);
+        }
+        if (tuple == NULL || Py_REFCNT(tuple) != 1) { /* user code keeps the last one */
+            Py_XDECREF(tuple);
+            tuple = type->tp_alloc(type, 0);
+        }
+        PyObject *key = start == NULL || tuple == NULL ? NULL : PyTuple_Pack(3, mark, start, PyTuple_GET_ITEM(values, cells.key_at));
+        Py_hash_t hash = key == NULL ? -1 : PyObject_Hash(key);
+        if (hash == -1) {
+            Py_XDECREF(key);
+            Py_DECREF(row);
+            failed = 1;
+            break;
+        }
+        set_slot(tuple, of_values, values);
+        set_slot(tuple, of_roots, PyTuple_GET_ITEM(row, 1));
+        set_slot(tuple, of_source, PyTuple_GET_ITEM(row, 2));
+        PyObject *former = Py_XNewRef(_PyDict_GetItem_KnownHash(data, key, hash)), *begin = NULL;
+        if (former != NULL)
+            begin = is_scalar(former) ? Py_NewRef(former) : PyObject_CallOneArg(normalise, former);
+        else if (!PyErr_Occurred()) {
+            PyObject *checked = takes_scalars && is_plain_key(key) ? Py_NewRef(Py_None) : PyObject_CallOneArg(check_key, key);
+            if (checked != NULL && PyList_Append(begun, key) == 0)
+                begin = PyObject_CallNoArgs(initial);
+            Py_XDECREF(checked);
+        }
+        if (begin != NULL) {
+            PyObject *call[3] = {NULL, begin, tuple};
+            value = PyObject_Vectorcall(fold, call + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+            Py_DECREF(begin);
+        }
+        if (value != NULL && !(takes_scalars && is_scalar(value)))
+            Py_SETREF(value, PyObject_CallOneArg(normalise, value));
+        failed = value == NULL || PyList_Append(undo, key) < 0 || PyList_Append(undo, former == NULL ? missing : former) < 0 ||
+                 PyList_Append(undo, value) < 0 || _PyDict_SetItem_KnownHash(data, key, value, hash) < 0;
+        Py_XDECREF(former);
+        Py_XDECREF(value);
+        Py_DECREF(key);
+        Py_DECREF(row);
+    }
+    Py_XDECREF(mark);
+    Py_XDECREF(tuple);
+    Py_XDECREF(start);
+    if (failed)
+        Py_CLEAR(begun);
+    return begun;
+}
+
 PyDoc_STRVAR(fold_doc, "fold(values, roots, edge): XOR an edge into the value of each root. Twin: Epoch.consume.");
 
 static PyObject *
@@ -689,6 +801,7 @@ static PyMethodDef functions[] = {
     {"split", split, METH_O, split_doc},
     {"run_values", (PyCFunction)(void (*)(void))run_values, METH_FASTCALL, run_values_doc},
     {"run_rows", (PyCFunction)(void (*)(void))run_rows, METH_FASTCALL, run_rows_doc},
+    {"fold_cells", (PyCFunction)(void (*)(void))fold_cells, METH_FASTCALL, fold_cells_doc},
     {"fold", (PyCFunction)(void (*)(void))fold, METH_FASTCALL, fold_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -85,7 +85,9 @@ class RequestDuty:
         if untried and now_ms < (until_ms := self._seen_ms[request.id] + lasts_ms):
             self.waits_by_name[request.name] = until_ms
             return None
-        said = f"accepted although {', '.join(untried)} did not open the code within {lasts_ms / 1000:g} s" if untried else ""
+        more = f" and {len(untried) - 3} more" if len(untried) > 3 else ""
+        names = f"{', '.join(untried[:3])}{more}"
+        said = f"accepted although {names} did not open the code within {lasts_ms / 1000:g} s" if untried else ""
         outcome = Outcome(request.id, OutcomeState.ACCEPTED, now_ms, topology_id, said)
         if request.is_plan:
             plan = self._verbs.plan(request, topology_id, reading, now_ms)

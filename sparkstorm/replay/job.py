@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkstorm.api.components import Stateful
-from sparkstorm.blobs.topology_code import open_topology, pack_topology
+from sparkstorm.blobs.topology_code import modules_of, open_topology, pack_topology
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.executor.watermark_routes import TimePlan
 from sparkstorm.grouping.routes import is_single
@@ -16,7 +16,7 @@ from sparkstorm.model.topology import Topology
 from sparkstorm.replay.inputs import EventTime
 from sparkstorm.replay.options import ReplayOptions
 from sparkstorm.replay.plan import Feed, Plan, Stage
-from sparkstorm.replay.shipped_modules import modules_file, names_by_value, pack_with_modules
+from sparkstorm.replay.shipped_modules import modules_file, pack_with_modules
 from sparkstorm.replay.tasks.chunks import KEPT
 
 STATE_MARK = "!state"
@@ -99,7 +99,7 @@ def make_job(plan: Plan, settings: RunSettings, by_value: Iterable[str] = (), *,
     names = _wanted(plan, settings.outputs)
     wanted = {feed for name, feed in result_names(plan).items() if name in names}
     if is_local:
-        code = pack_topology(plan.topology, {*by_value, *names_by_value(plan.topology)})
+        code = pack_topology(plan.topology, {*by_value, *modules_of(plan.topology)})
     else:
         code = pack_with_modules(plan.topology, by_value, plan.conf)
     kept = frozenset(

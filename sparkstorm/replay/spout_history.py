@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from sparkstorm.api.columns import rows_of
+from sparkstorm.api.columns import check_batch, rows_of
 from sparkstorm.api.components import ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.errors import CodecError, ReplayFailedError
@@ -66,6 +66,7 @@ class _Kept:
             raise ReplayFailedError(f"spout '{self.component}', stream '{stream}': {error}") from error
 
     def emit_batch(self, batch: Any, message_id: Any = None, stream: str = "default") -> None:
+        check_batch(batch)
         for values in rows_of(batch):
             self.emit(values, message_id, stream)
 

@@ -12,7 +12,7 @@ class DueQueue:
 
     def __init__(self) -> None:
         self._queue_by_time: dict[int, _Queue] = {}
-        self._times: list[int] = []  # a heap; a time without a queue is skipped
+        self._times: list[int] = []  # a heap of their times; an empty one is dropped when it comes first
 
     def add(self, at: int, key: Key) -> None:
         """Add a key to a time."""
@@ -28,8 +28,8 @@ class DueQueue:
     def first_at(self) -> int | None:
         """Return the earliest time."""
         times = self._times
-        while times and times[0] not in self._queue_by_time:
-            heappop(times)
+        while times and not self._queue_by_time[times[0]].keys:
+            del self._queue_by_time[heappop(times)]
         return times[0] if times else None
 
     def first_key(self) -> Key:
@@ -52,8 +52,6 @@ class DueQueue:
         queue = self._queue_by_time.get(at)
         if queue is not None:
             queue.keys.pop(key, None)
-            if not queue.keys:
-                del self._queue_by_time[at]
 
 
 class _Queue:

@@ -7,10 +7,10 @@ owner of the task fires the rest and none twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import Any, Protocol
 
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.windowing.due_queue import DueQueue
@@ -20,6 +20,7 @@ from sparkstorm.windowing.window_contents import Content, Contents
 from sparkstorm.windowing.window_math import Layout
 
 _FIRED_TO = ("W",)
+_NOTHING: Any = object()
 
 
 @dataclass(slots=True)
@@ -110,9 +111,14 @@ class TimeWindows:
         """Time from which on no window has fired or is firing."""
         return max(self.fired_to, self._end)
 
-    def begin(self, start: int, key: Key) -> None:
-        """Expect a window to fire whose cell is new in the store."""
-        self._schedule(start, key)
+    def begin(self, cells: Iterable[tuple[Any, ...]]) -> None:
+        """Expect windows to fire, each of one new cell ("a", start, *key) of the store at `floor` or later."""
+        keys, last = dict[Key, None](), -1
+        for _, start, *parts in cells:
+            if start != last:
+                keys, last = self._keys_at(start, start + self._layout.length), start
+            keys[key := tuple(parts)] = None
+            self._queue.add(start + self._layout.length, key)
 
     @property
     def length(self) -> int:
@@ -139,20 +145,24 @@ class TimeWindows:
             self._queue.drop_first()
         return None
 
-    def due_cells(self, watermark: int) -> Iterator[Firing]:
-        """Yield due windows in their order, if each is one cell; a window is done when the next is asked for."""
-        length, contents, fired = self._layout.length, self._contents, self._fired
+    def due_cells(self, watermark: int) -> Iterator[tuple[Key, int, int, Any]]:
+        """Yield key, start, end and accumulator of due windows in their order, if each is one cell; a window is done when the next
+        is asked for."""
+        length, store, fired = self._layout.length, self._store, self._fired
         while (end := self._queue.first_at()) is not None and end <= watermark:
             if end != self._end:
                 self._finish()
                 self._end = end
             start = end - length
-            cell, since = range(start, end, length), max(start, end - length)
+            known = self._keys_by_cell.get(start, {})
             for key in self._queue.keys_at(end):
-                if contents.has(start, key):
-                    yield Firing(key, start, end, contents.gather(cell, key, since, ()))
+                place = ("a", start, *key)
+                value = store.get(place, _NOTHING)
+                if value is not _NOTHING:
+                    yield key, start, end, value
                     fired[key] = None
-                    contents.drop(start, key)
+                    store.delete(place)
+                    known.pop(key, None)
                 self._queue.drop(end, key)
 
     def done(self, firing: Firing) -> None:
@@ -178,15 +188,18 @@ class TimeWindows:
             self._unmarked.clear()
 
     def _schedule(self, start: int, key: Key) -> None:
-        keys = self._keys_by_cell.get(start)
         ends = self._layout.ends_of(start)
-        if keys is None:
-            keys = self._keys_by_cell[start] = {}
-            heappush(self._expiries, (ends[-1] + self._kept_for, start))
-        keys[key] = None
+        self._keys_at(start, ends[-1])[key] = None
         for end in ends:
             if end > self.fired_to and not (end == self._end and key in self._fired):
                 self._queue.add(end, key)
+
+    def _keys_at(self, start: int, last_end: int) -> dict[Key, None]:
+        keys = self._keys_by_cell.get(start)
+        if keys is None:
+            keys = self._keys_by_cell[start] = {}
+            heappush(self._expiries, (last_end + self._kept_for, start))
+        return keys
 
     def _holds(self, end: int, key: Key) -> bool:
         if self._is_plain:

@@ -12,7 +12,7 @@ from sparkstorm.blobs.local_modules import missing_module
 from sparkstorm.clock import Clock
 from sparkstorm.errors import SparkStormError, StoreFullError, WorkerFailedError
 from sparkstorm.executor.lazy_state import surfacing
-from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.tasks import number_tasks
 from sparkstorm.model.topology import Topology
@@ -216,7 +216,7 @@ def start_worker(
         raise
     except ModuleNotFoundError as error:
         raise missing_module(error) from error
-    except (Exception, SystemExit) as error:  # user code in __init__, open, prepare, init_state
+    except USER_ERRORS as error:  # user code in __init__, open, prepare, init_state
         raise WorkerFailedError(f"a component could not be prepared: {describe_error(error)}") from error
 
 

@@ -10,7 +10,7 @@ from sparkstorm.api.sinks import RefusedRows
 from sparkstorm.errors import SparkStormError, WorkerFailedError
 from sparkstorm.executor.runner import ReportError
 from sparkstorm.executor.sink_runner import SinkRunner
-from sparkstorm.executor.user_traceback import failure_of
+from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.worker.epoch import Epoch, RandomIds
 from sparkstorm.worker.retries import RetryPolicy
@@ -74,7 +74,7 @@ class Sinks:
                 raise
             except SparkStormError as error:
                 raise WorkerFailedError(f"component '{bolt.component}' (task {bolt.task}): {error}") from error
-            except (Exception, SystemExit) as error:
+            except USER_ERRORS as error:
                 self._phase = phase
                 return self._put_off(bolt, failure_of(error), now_ms)
         if self._phase == phase:  # a commit without work, before each try to prepare, ends no outage

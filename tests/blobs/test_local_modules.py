@@ -18,6 +18,8 @@ from sparkstorm.app.job_file import make_topology, read_job_file
 from sparkstorm.blobs import local_modules as modules
 from sparkstorm.blobs.local_modules import local_spec, pack_sources
 from sparkstorm.blobs.topology_code import pack_topology
+from sparkstorm.blobs.trial import try_code
+from sparkstorm.client.cluster import packed
 from sparkstorm.errors import InvalidTopologyError
 
 TOPOLOGY = """
@@ -44,6 +46,21 @@ TOPOLOGY = """
         builder.set_spout("words", Words())
         builder.set_bolt("shout", Shout()).shuffle_grouping("words")
         builder.set_bolt("theirs", mylib_ops.Theirs()).shuffle_grouping("shout")
+        return builder.build()
+"""
+FUNCTIONS = """
+    import mylib_ops
+    from sparkstorm.api import TopologyBuilder, bolt
+    from sparkstorm.connectors import Rate
+
+    @bolt
+    def shout(tup):
+        mylib_ops.twice(tup["value"])
+
+    def build():
+        builder = TopologyBuilder()
+        builder.set_spout("words", Rate(1))
+        builder.set_bolt("shout", shout, inputs="words")
         return builder.build()
 """
 OPEN = """
@@ -105,6 +122,16 @@ def open_elsewhere(code: bytes, folder: Path) -> subprocess.CompletedProcess[str
 def test_what_lies_beside_a_topology_and_is_imported_travels_with_it(folder: Path, tmp_path: Path) -> None:
     found = open_elsewhere(pack(folder), tmp_path / "host")
     assert (found.stdout.split(), found.stderr) == (["A!A!", "Theirs"], "")
+
+
+@pytest.mark.slow
+def test_the_module_of_functions_travels_with_a_topology_that_a_program_submits(folder: Path) -> None:
+    sys.path.append(str(folder))
+    (folder / "functions_ops.py").write_text(textwrap.dedent(FUNCTIONS))
+    topology = importlib.import_module("functions_ops").build()
+    try_code("functions", packed(topology, None, {}))
+    with pytest.raises(InvalidTopologyError, match="module 'functions_ops' is neither installed"):
+        try_code("functions", pack_topology(topology))
 
 
 def test_only_what_is_imported_travels_and_the_same_sources_make_the_same_bytes(folder: Path) -> None:

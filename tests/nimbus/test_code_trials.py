@@ -71,6 +71,19 @@ def test_nimbus_waits_for_a_verdict_for_a_time_then_goes_on_and_says_so() -> Non
     assert found.step == "accepted although host host-1 did not open the code within 20 s"
 
 
+def test_of_many_hosts_without_a_verdict_three_are_named() -> None:
+    bench = trying(None, nodes=6)
+    for supervisor in bench.supervisors.values():
+        supervisor.opens = lambda _key: None
+    request = begin(bench)
+    bench.advance(22)
+    found = bench.state.read_outcome(request.id)
+    assert (
+        found
+        and found.step == "accepted although host host-0, host host-1, host host-2 and 3 more did not open the code within 20 s"
+    )
+
+
 def test_a_wait_ends_before_the_client_withdraws() -> None:
     bench = trying(None, nimbus__request__timeout__secs=10)
     assert bench.slots(bench.submit())

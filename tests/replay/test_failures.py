@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Effects, OutputCollector, TopologyBuilder, TopologyContext, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Bolt,
+    Effects,
+    OutputCollector,
+    StatefulBolt,
+    TopologyBuilder,
+    TopologyContext,
+    Tuple,
+)
 from sparkstorm.api.components import Conf
 from sparkstorm.errors import InvalidTopologyError, ReplayFailedError
 from sparkstorm.model.topology import Topology
@@ -188,6 +199,29 @@ def test_a_cycle_is_refused_by_the_names_on_it() -> None:
 def test_inputs_that_fit_no_spout_are_refused(inputs: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidTopologyError, match=said):
         replay_locally(one_bolt(Picky(0)), inputs)
+
+
+class Putting(StatefulBolt):
+    """Puts what cannot be written under a key for one of its inputs."""
+
+    def __init__(self, put: Callable[[Any], object]) -> None:
+        self.put = put
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.add("inputs")
+        if tup[0] == "b":
+            self.put(self.state)
+
+
+@pytest.mark.parametrize(
+    ("put", "said"),
+    [(lambda s: s.add("x", 2**9000), "a whole number of 9001 bits"), (lambda s: s.put("\ud800", 1), "surrogates")],
+)
+def test_a_state_that_cannot_be_written_is_named_and_its_record_can_be_skipped(put: Any, said: str) -> None:
+    with pytest.raises(ReplayFailedError, match=rf"state of component 'bolt' \(task \d\): .*{said}.*; skip_bad names"):
+        replay_locally(one_bolt(Putting(put)), {"source": VALUES})
+    results = replay_locally(one_bolt(Putting(put)), {"source": VALUES}, skip_bad=True)
+    assert results.states["bolt"] == {"inputs": 2} and [letter.values for letter in results.dead_letters] == [("b",)]
 
 
 @pytest.mark.system

@@ -208,6 +208,8 @@ def test_in_a_local_cluster_killed_slots_executors_and_drivers_leave_nothing(
     assert driver.line() == "up"
     workers = check_a_killed_slot_comes_back(bench, wait_all_running(bench))
     workers = check_a_killed_executor_comes_back(bench, workers)
+    said = driver.log.read_text()
+    assert "(the process of this slot was lost)" in said and "ticket was used" not in said, said  # a second attempt costs nothing
     check_a_killed_driver_leaves_nothing(driver, workers)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import threading
+from asyncio import CancelledError
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, ReplayableSpout, StatefulBolt, Tuple
@@ -32,7 +34,7 @@ from sparkstorm.worker.tasks.kept import Kept
 from sparkstorm.worker.tasks.savepoints import Source
 from tests.worker.building import Collecting, chain
 
-Do = Callable[[Any, Tuple], None]
+Do = Callable[[Any, Tuple], object]
 
 
 class Basic(BasicBolt):
@@ -63,6 +65,10 @@ class Keeping(StatefulBolt):
             self.do(self.state, tup)
         else:
             collector.emit((tup[0],))
+
+
+class KeepingBlocking(Keeping):
+    blocking = True
 
 
 class Manual(Collecting):
@@ -110,6 +116,9 @@ FAILS = [  # (bolt, the sentence of its dead letter)
     (Basic(lambda c, t: c.emit_direct(4711, ("a",))), r"stream 'default' is not direct: use emit"),
     (Basic(lambda c, t: t["nothing"]), r"stream 'default' of component 'spout' has no field 'nothing'; it declares value"),
     (Keeping(lambda s, t: s.put("key", object())), r"a value of type object, which is not one of"),
+    (Keeping(lambda s, t: s.add("key", 2**9000)), r"a whole number of 9001 bits; the most are 8192 \(test_bad_input\.py, line"),
+    (KeepingBlocking(lambda s, t: s.add("key", 2**9000)), r"a whole number of 9001 bits; the most are 8192"),
+    (Keeping(lambda s, t: (s.put("key", "x"), s.add("key", 1))), r"state key 'key': 1 cannot be added to 'x'"),
     (Keeping(lambda s, t: s.put(["key"], 1)), r"unhashable type: 'list' \(test_bad_input\.py, line \d+\)"),
     (Keeping(lambda s, t: s.add(t[0], "one")), r"state key 'bad': 'one' is no number"),
     (Manual(lambda c, t: c.fail(t, "")), r"failed by the bolt"),
@@ -304,3 +313,118 @@ def test_bytes_that_are_none_of_ours_are_refused_in_one_sentence(reader: str, da
 def test_an_empty_journal_is_an_empty_state() -> None:
     kept = Kept.of([])
     assert (len(kept.state), len(kept.time), kept.version, kept.handed) == (0, 0, 1, None)
+
+
+class Moody(ReplayableSpout):
+    """Counts to five; one of its methods misbehaves from the third number on."""
+
+    outputs = ("value",)
+
+    def __init__(self, method: str, do: Callable[[Any], Any], is_blocking: bool) -> None:
+        self.method, self.do = method, do
+        self.blocking = is_blocking  # type: ignore[misc]
+
+    def open(self, conf: Any, context: Any, collector: Any) -> None:
+        self.collector, self.count = collector, 0
+
+    def next_tuple(self) -> None:
+        if self.count < 5:
+            self.count += 1
+            self._meet("next_tuple", lambda: self.collector.emit((self.count,), self.count))
+
+    def is_exhausted(self) -> Any:
+        return self._meet("is_exhausted", lambda: self.count == 5)
+
+    def snapshot(self) -> Any:
+        return self._meet("snapshot", lambda: self.count)
+
+    def restore(self, position: Any) -> None:
+        self.count = position
+
+    def close(self) -> None:
+        self._meet("close", lambda: None)
+
+    def _meet(self, method: str, usual: Callable[[], Any]) -> Any:
+        return self.do(self.collector) if method == self.method and self.count >= 3 else usual()
+
+
+def cancelled(_: Any) -> Any:
+    raise CancelledError("by a library")
+
+
+@pytest.mark.parametrize("is_blocking", [False, True], ids=["loop", "thread"])
+@pytest.mark.parametrize("method", ["is_exhausted", "snapshot"])
+def test_a_source_that_cannot_answer_ends_the_run_with_its_name_and_line(method: str, is_blocking: bool) -> None:
+    """A blocking source that raised there had no thread any more, and was waited for without end."""
+
+    def run() -> None:
+        with LocalCluster() as cluster:
+            cluster.submit(chain(Moody(method, cancelled, is_blocking), Basic(lambda c, t: None)))
+            cluster.run_until(lambda: False)
+
+    what = "its thread ended:" if is_blocking else rf"{method}\(\) raised"
+    with pytest.raises(WorkerFailedError, match=rf"spout 'spout'.*: {what} CancelledError: by a library \(test_bad_input"):
+        run()
+
+
+@pytest.mark.parametrize("is_blocking", [False, True], ids=["loop", "thread"])
+@pytest.mark.parametrize(
+    ("do", "sentence"),
+    [
+        (cancelled, "CancelledError: by a library"),
+        (lambda c: c.emit_batch([1, 2]), r"emit_batch needs a pyarrow.RecordBatch, not \[1, 2\] \(test_bad_input"),
+        (lambda c: c.emit_batch(pa.table({"value": [1]})), r"not a Table, whose to_batches\(\) gives batches"),
+        (lambda c: c.emit((1,), stream=""), "component 'spout' emitted to undeclared stream ''; it declares default"),
+    ],
+)
+def test_a_mistake_of_a_source_is_named_and_what_it_emitted_before_arrives(do: Any, sentence: str, is_blocking: bool) -> None:
+    capture = CaptureBolt()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(Moody("next_tuple", do, is_blocking), Basic(lambda c, t: None), capture))
+        cluster.run_until(lambda: len(cluster.errors) == 3)
+        assert all(re.search(sentence, error.text) for error in cluster.errors), cluster.errors
+        assert capture.values == [(1,), (2,)]
+
+
+class Clumsy(BasicBolt):
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        pass
+
+    def cleanup(self) -> None:
+        raise ValueError("no hands")
+
+
+def test_a_component_that_cannot_end_is_reported_and_the_others_end_too() -> None:
+    with LocalCluster() as cluster:
+        cluster.submit(chain(Moody("close", cancelled, is_blocking=False), Clumsy()))
+        cluster.run_until_idle()
+        cluster.rebalance(workers=2)
+        cluster.advance(30)
+        said = [error.text for error in cluster.errors]
+        assert any("by a library" in text for text in said) and any("no hands" in text for text in said), said
+
+
+class Blocking(Basic):
+    blocking = True
+
+
+@pytest.mark.parametrize("kind", [Basic, Blocking])
+@pytest.mark.parametrize(
+    ("do", "sentence"),
+    [
+        (lambda c, t: cancelled(c), r"CancelledError: by a library \(test_bad_input"),
+        (lambda c, t: c.emit(("a",), None), "component 'bolt' emitted to undeclared stream 'None'; it declares default"),
+        (lambda c, t: c.emit(("a",), 5), "emitted to undeclared stream '5'"),
+        (lambda c, t: c.ack(t), "object has no attribute 'ack'"),
+    ],
+)
+def test_a_bolt_on_a_thread_is_refused_what_one_in_the_loop_is(kind: Any, do: Do, sentence: str) -> None:
+    spout, capture = FeederSpout(), CaptureBolt()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, kind(do), capture), {"topology.max.retries": 0})
+        for word in ("one", "bad", "two"):
+            spout.feed([word])
+        cluster.run_until_idle()
+        (letter,) = cluster.dead_letters
+        assert re.search(sentence, letter.reason), letter.reason
+        assert sorted(capture.values) == [("one",), ("two",)]

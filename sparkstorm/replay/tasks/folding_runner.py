@@ -7,22 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import starmap
-from operator import itemgetter
-from typing import Any
+from sys import getrefcount
+from typing import Any, cast
 
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, Window, WindowedBolt
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.runner import FailedInput
+from sparkstorm.executor.state import Cells
 from sparkstorm.executor.user_traceback import failure_of
 from sparkstorm.executor.windowed_runner import TimedRunner
 from sparkstorm.model.topology import TICK_STREAM
 from sparkstorm.model.tuples import Tuple
-from sparkstorm.model.values.codec import SCALARS
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.watermarks import LAST_MS
-from sparkstorm.windowing.windows import TimeWindows
-
-_SOURCE = itemgetter(2)
+from sparkstorm.windowing.window_contents import Content
+from sparkstorm.windowing.windows import Firing, TimeWindows
 
 
 class FoldingRunner(TimedRunner):
@@ -46,45 +45,42 @@ class FoldingRunner(TimedRunner):
         """Fold rows of one source into accumulators; False, with nothing changed, where one of them needs a closer look."""
         source, bolt, windows = rows[0][2], self.bolt, self._windows
         assert isinstance(bolt, FoldingBolt) and isinstance(windows, TimeWindows)
-        if source.is_late or source.stream == TICK_STREAM or len(set(map(_SOURCE, rows))) > 1 or len(bolt.key_fields) != 1:
+        if source.is_late or source.stream == TICK_STREAM or len(bolt.key_fields) != 1:
             return False
         time_at, key_at = (source.position(field) for field in (self._settings.timestamp_field or "", bolt.key_fields[0]))
-        times, keys = [row[0][time_at] for row in rows], [row[0][key_at] for row in rows]
-        if set(map(type, times)) != {int} or not set(map(type, keys)) <= SCALARS:
-            return False
-        if min(times) < max(windows.floor, 0) or max(times) > LAST_MS:
-            return False
-        length = windows.length
+        cells = Cells(time_at, key_at, windows.length, max(windows.floor, 0), LAST_MS)
         marks = len(self._emitter.log), len(self._state.undo), len(self._times.undo)
-        places = [("a", at - at % length, key) for at, key in zip(times, keys, strict=True)]
         try:
-            begun = self._times.fold_rows(places, rows, bolt.initial, bolt.fold)
+            begun = self._times.fold_cells(rows if type(rows) is list else list(rows), cells, bolt.initial, bolt.fold)
         except (Exception, SystemExit):  # the tuples are then taken in one by one, and only the faulty one fails
             self._roll_back(*marks)
             return False
-        for _, start, key in begun:
-            windows.begin(start, (key,))
-        return True
+        windows.begin(begun or ())
+        return begun is not None
 
     def _fire_cells(self, now_ms: int, most: int) -> int:
         """Fire due windows of one accumulator each; return how many have fired."""
         if not self._fires_cells:
             return 0
-        windows, emitter, collector, execute = self._windows, self._emitter, self._collector, self.bolt.execute  # type: Any, Emitter, Any, Any
+        windows, emitter, collector, execute = self._windows, self._emitter, self._collector, cast(WindowedBolt, self.bolt).execute
+        assert isinstance(windows, TimeWindows)
         log, undo, times_undo = emitter.log, self._state.undo, self._times.undo
-        fired = 0
-        firing: Any
-        marks = 0, 0, 0
+        fired, marks, content = 0, (0, 0, 0), Content()
+        ours_alone = getrefcount(content)  # one object for all windows, unless user code keeps one
+        key, start, end, value = (), 0, 0, None
         try:
-            for firing in windows.due_cells(self._watermark_ms) if most else ():
+            for key, start, end, value in windows.due_cells(self._watermark_ms) if most else ():
                 if fired == most:
                     return fired
                 emitter.roots = 0
                 marks = len(log), len(undo), len(times_undo)
-                execute(Window(firing.key, firing.start, firing.end, firing.content, False, False), collector)
+                if getrefcount(content) != ours_alone:
+                    content = Content()
+                content.value = value
+                execute(Window(key, start, end, content, False, False), collector)
                 self._attempts = 0
                 fired += 1
         except (Exception, SystemExit) as error:  # the window is still the first one
             self._roll_back(*marks)
-            self._put_off(firing, failure_of(error), now_ms)
+            self._put_off(Firing(key, start, end, Content(value=value)), failure_of(error), now_ms)
         return fired

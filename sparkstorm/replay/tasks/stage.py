@@ -20,6 +20,7 @@ from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.executor.column_runner import Divide, dividers_of
 from sparkstorm.executor.emitter import Route
 from sparkstorm.executor.pieces import count_rows, unfold
+from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.watermark_routes import MARK_FIELDS
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure, FailureKind
@@ -352,11 +353,19 @@ class _Partition:
         yield from self._clocks() if self._is_sequence else ()
         for task, run in self._runs.items():
             if run.state is not None and run.component in self._job.kept_states:
-                yield from self._writer.state(KEPT_STATE, task, run.state.every_pair())
+                yield from self._state_of(task, run.component, run.state)
             if is_open:
                 yield from self._writer.state(KEPT_TIME, task, run.kept_time())
             run.release()
         report(self._evidence())
+
+    def _state_of(self, task: int, component: str, state: MemoryState) -> Iterator[Chunk]:
+        try:
+            yield from self._writer.state(KEPT_STATE, task, state.every_pair())
+        except CodecError as error:  # numbers and text are looked at here only
+            raise ReplayFailedError(
+                f"state of component '{component}' (task {task}): {error}; skip_bad names the records that put it"
+            ) from error
 
     def _evidence(self) -> Evidence:
         """Return what the tasks did, and the times of the rows that they and the data sent to bolts by event time."""

@@ -115,7 +115,7 @@ class ClockedEmitter(Emitter):
     """Emitter that stamps rows with the time of the task instead of their anchors' roots."""
 
     __slots__ = ("at_ms",)
-    has_roots_in_a_slot = False
+    roots_slot = "at_ms"
 
     def __init__(self, component: str, routes: Mapping[str, Route], is_strict: bool) -> None:
         self.at_ms = 0

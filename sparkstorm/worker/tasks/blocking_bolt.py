@@ -10,9 +10,8 @@ import contextlib
 import queue
 import threading
 from collections.abc import Collection
-from typing import Any, cast
+from typing import Any
 
-from sparkstorm.api.collector import BasicOutputCollector
 from sparkstorm.api.components import BasicBolt, Bolt, Conf
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.executor.manual_runner import verdict
@@ -60,7 +59,8 @@ class ThreadedBolt(Bolt):
     def prepare(self, conf: Conf, context: TopologyContext, collector: Any) -> None:
         """Prepare the user's bolt, then start its thread."""
         self._runner, self._now_ms = collector, context.now_ms
-        self._recorder = _Recorder(isinstance(self._bolt, BasicBolt), collector)
+        self._recorder = _Recorder(collector)
+        self._basic_recorder = _BasicRecorder(self._recorder)
         if isinstance(self._bolt, BasicBolt):
             self._bolt.prepare(conf, context)
         else:
@@ -101,7 +101,7 @@ class ThreadedBolt(Bolt):
         self._recorder.current = tup
         try:
             if isinstance(self._bolt, BasicBolt):
-                self._bolt.execute(tup, cast(BasicOutputCollector, self._recorder))
+                self._bolt.execute(tup, self._basic_recorder)
                 self._recorder.ack(tup)
             else:
                 self._bolt.execute(tup)
@@ -117,10 +117,9 @@ class ThreadedBolt(Bolt):
 
 
 class _Recorder:
-    """Both collectors in one: writes down what user code asks for on the bolt's thread, and passes on what others ask for."""
+    """Collector of a Bolt: writes down what user code asks for on the bolt's thread, and passes on what others ask for."""
 
-    def __init__(self, is_basic: bool, collector: Any) -> None:
-        self._is_basic = is_basic
+    def __init__(self, collector: Any) -> None:
         self._collector = collector
         self.thread = 0
         self.current: Tuple | None = None
@@ -137,12 +136,10 @@ class _Recorder:
         """Return the bolt's verdict of failure on this input, or nothing."""
         return next((verdict(args[1]) for method, args in self._calls if method == "fail" and args[0] is tup), None)
 
-    def emit(self, values: Any, anchors: Any = None, stream: str | None = None) -> None:
-        anchors, stream = self._basic(anchors, stream)
+    def emit(self, values: Any, anchors: Any = None, stream: str = "default") -> None:
         self._call("emit", self._collector.check(values, stream), anchors, stream)
 
-    def emit_direct(self, task: int, values: Any, anchors: Any = None, stream: str | None = None) -> None:
-        anchors, stream = self._basic(anchors, stream)
+    def emit_direct(self, task: int, values: Any, anchors: Any = None, stream: str = "default") -> None:
         self._call("emit_direct", task, self._collector.check(values, stream, task), anchors, stream)
 
     def ack(self, tup: Tuple) -> None:
@@ -163,7 +160,16 @@ class _Recorder:
         else:
             getattr(self._collector, method)(*arguments)
 
-    def _basic(self, anchors: Any, stream: str | None) -> tuple[Any, str]:
-        if self._is_basic:  # a BasicBolt's emit(values, stream)
-            return self.current, anchors if isinstance(anchors, str) else stream or "default"
-        return anchors, stream or "default"
+
+class _BasicRecorder:
+    """Collector of a BasicBolt over the same recorder."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        self._recorder = recorder
+        self.report_error = recorder.report_error
+
+    def emit(self, values: Any, stream: str = "default") -> None:
+        self._recorder.emit(values, self._recorder.current, stream)
+
+    def emit_direct(self, task: int, values: Any, stream: str = "default") -> None:
+        self._recorder.emit_direct(task, values, self._recorder.current, stream)

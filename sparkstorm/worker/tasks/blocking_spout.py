@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkstorm.acking.pending import Outcome
+from sparkstorm.api.columns import check_batch
 from sparkstorm.api.components import Conf, ReplayableSpout, Spout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.signatures import accepts
+from sparkstorm.errors import WorkerFailedError
+from sparkstorm.executor.user_traceback import describe_error
 
 MAX_AHEAD = 256  # batches that wait for the loop
 _LONGEST_REST_S = 0.01
@@ -48,12 +51,13 @@ class ThreadedSpout(Spout):
         self.is_failing = False  # the source raised when it was last asked
         self._position: Any = None
         self._handed: Any = None
+        self._fault: WorkerFailedError | None = None
         self._thread = threading.Thread(target=self._run, name="blocking-spout", daemon=True)
 
     # -- what the loop calls ---------------------------------------------------------------------------------------
 
     def open(self, conf: Conf, context: TopologyContext, collector: Any) -> None:
-        self._collector = collector
+        self._collector, self._component = collector, context.component_id
         self._recorder = _Recorder(collector)
         self.inner.open(conf, context, self._recorder)
         self._handed = self._hand_over(self._snapshot())
@@ -71,6 +75,8 @@ class ThreadedSpout(Spout):
             raise batch.error
 
     def is_exhausted(self) -> bool:
+        if self._fault is not None and not self._batches:
+            raise self._fault
         # the thread raises the flag after it has handed over the last batch
         return self._is_exhausted and not self._batches
 
@@ -114,6 +120,13 @@ class ThreadedSpout(Spout):
     # -- the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._poll()
+        except BaseException as error:  # of is_exhausted, extent, snapshot, hand_over: raised where the loop asks next
+            self._fault = WorkerFailedError(f"spout '{self._component}': its thread ended: {describe_error(error)}")
+            self._wake()
+
+    def _poll(self) -> None:
         rest_s = 0.0
         while not self._is_closing:
             while self._orders:
@@ -133,7 +146,7 @@ class ThreadedSpout(Spout):
         error: BaseException | None = None
         try:
             call()
-        except (Exception, SystemExit) as raised:
+        except BaseException as raised:  # a source without its thread would never be asked again
             self._recorder.take()
             error = raised
         self.is_failing = error is not None
@@ -223,6 +236,7 @@ class _Recorder:
         self._calls.append(("emit", (values, message_id, stream)))
 
     def emit_batch(self, batch: Any, message_id: Any = None, stream: str = "default") -> None:
+        check_batch(batch)
         self._calls.append(("emit_batch", (batch, message_id, stream)))
 
     def emit_direct(self, task: int, values: Any, message_id: Any = None, stream: str = "default") -> None:

@@ -11,6 +11,7 @@ from sparkstorm.api.hooks import TaskHook, WorkerContext, WorkerHook
 from sparkstorm.errors import WorkerFailedError, show
 from sparkstorm.executor.emitter import Emitter, Route
 from sparkstorm.executor.runner import FailedInput, ReportError, report_of
+from sparkstorm.executor.user_traceback import USER_ERRORS
 from sparkstorm.model.tuples import Tuple
 
 TASK_HOOKS, WORKER_HOOKS = "topology.auto.task.hooks", "topology.worker.hooks"
@@ -35,7 +36,7 @@ def _hook(key: str, name: str, kind: type[HookT]) -> HookT:
             f"{key}: '{name}' cannot be imported here ({error}): import its module in the topology's module, so that it travels "
             "with it, or install it on the hosts"
         ) from None
-    except (Exception, SystemExit) as error:  # user code
+    except USER_ERRORS as error:  # user code
         raise WorkerFailedError(f"{key}: '{name}' cannot be made: {type(error).__name__}: {error}") from error
     if not isinstance(made, kind):
         raise WorkerFailedError(f"{key}: '{name}' makes a {type(made).__name__}, which is no {kind.__name__}")
@@ -69,7 +70,7 @@ class TaskHooks:
         for hook in self._hooks:
             try:
                 getattr(hook, method)(*arguments)
-            except (Exception, SystemExit) as error:
+            except USER_ERRORS as error:
                 self._report(report_of(error, self._component, self._task))
 
     def executed(self, tuples: Sequence[Tuple], failures: Sequence[FailedInput], waiting: Sequence[Tuple]) -> None:

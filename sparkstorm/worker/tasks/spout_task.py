@@ -9,12 +9,12 @@ from typing import Any
 
 from sparkstorm.acking.pending import Outcome, Pending
 from sparkstorm.api.components import ReplayableSpout, Spout
-from sparkstorm.errors import CodecError, WorkerFailedError
+from sparkstorm.errors import CodecError, SparkStormError, WorkerFailedError
 from sparkstorm.executor.column_runner import BatchEmitter
 from sparkstorm.executor.emitter import Emitter, fast_emit
 from sparkstorm.executor.event_time import TaskEventTime
 from sparkstorm.executor.runner import ReportError, report_of
-from sparkstorm.executor.user_traceback import describe_error, failure_of
+from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, failure_of
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.values.codec import INT_MAX, INT_MIN, Codec
 from sparkstorm.worker.epoch import Epoch
@@ -165,17 +165,17 @@ class SpoutTask:
     @property
     def is_exhausted(self) -> bool:
         """Return whether the source has come to its end."""
-        return self.is_open and self.spout.is_exhausted()
+        return self.is_open and bool(self._asked("is_exhausted"))
 
     @property
     def has_ended(self) -> bool:
         """Return whether this task will never emit again, not even to replace a tuple that fails."""
-        return self.time is not None and self.is_open and self.spout.has_ended() and not len(self.pending)
+        return self.time is not None and self.is_open and self._asked("has_ended") and not len(self.pending)
 
     @property
     def has_said_all(self) -> bool:
         """Return whether the end of this source was sent to all subscribers."""
-        return self.time is None or self.time.outlook.has_ended or not self.spout.has_ended()
+        return self.time is None or self.time.outlook.has_ended or not self._asked("has_ended")
 
     def begin(self, now_ms: int) -> None:
         """Trees may begin now."""
@@ -196,7 +196,7 @@ class SpoutTask:
                     break
             if not (isinstance(self.spout, ThreadedSpout) and self.spout.is_failing):
                 self._failures = 0
-        except (Exception, SystemExit) as error:
+        except USER_ERRORS as error:
             self.emitter.roll_back(mark)
             del born[born_mark:], immediate[immediate_mark:]
             self._note_failure(error, now_ms)
@@ -260,14 +260,14 @@ class SpoutTask:
     def set_active(self, is_active: bool) -> None:
         """Follow the topology's status; a spout that rests says what it would hand over."""
         self._must_hand_over, self.handed = not is_active, []
-        (self.spout.activate if is_active else self.spout.deactivate)()
+        self._asked("activate" if is_active else "deactivate")
 
     def take_handed(self) -> list[Any]:
         """Return what a later submission needs to go on here, in a list, once the spout rests; empty when it is known already."""
         if not self._must_hand_over or not isinstance(self.spout, ReplayableSpout):
             return []
         self._must_hand_over = False
-        self.handed = [self.collector.checked_position(self.spout.hand_over(), "hand_over")]
+        self.handed = [self.collector.checked_position(self._asked("hand_over"), "hand_over")]
         return self.handed
 
     def take_position(self) -> Any:
@@ -276,7 +276,7 @@ class SpoutTask:
             return None
         self._has_moved = False
         self._must_hand_over |= bool(self.handed)  # it has emitted while it rests, in `fail`
-        self._position = self.collector.checked_position(self.spout.snapshot())
+        self._position = self.collector.checked_position(self._asked("snapshot"))
         return self._position
 
     @property
@@ -286,8 +286,12 @@ class SpoutTask:
 
     def extent(self) -> tuple[int, int]:
         """Return (total, done) of the source in its own units; zeros when it has no such figures."""
-        total, done = self.spout.extent()
-        return int(total), int(done)
+        found = self._asked("extent")
+        try:
+            total, done = found
+            return int(total), int(done)
+        except (TypeError, ValueError):
+            raise WorkerFailedError(f"spout '{self.component}': extent() returned {found!r:.80}, not (total, done)") from None
 
     def restore(self, position: Any) -> None:
         """Go on from a stored position."""
@@ -295,11 +299,27 @@ class SpoutTask:
         if isinstance(self.spout, ReplayableSpout):
             self.spout.restore(position)
 
+    def close(self) -> None:
+        """Make the last callbacks and close the source."""
+        self.make_callbacks()
+        self._call(self.spout.close)
+
+    def _asked(self, method: str) -> Any:
+        """Return the spout's answer; WorkerFailedError when it raises, since nothing can be put in its place."""
+        try:
+            return getattr(self.spout, method)()
+        except SparkStormError:
+            raise
+        except USER_ERRORS as error:
+            raise WorkerFailedError(
+                f"spout '{self.component}' (task {self.task}): {method}() raised {describe_error(error)}"
+            ) from error
+
     def _call(self, callback: Callable[[], None]) -> None:
         mark, born_mark = len(self.emitter.log), len(self.collector.born)
         try:
             callback()
-        except (Exception, SystemExit) as error:
+        except USER_ERRORS as error:
             self.emitter.roll_back(mark)
             del self.collector.born[born_mark:]
             self.collector.report_error(failure_of(error))

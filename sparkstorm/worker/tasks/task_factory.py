@@ -23,10 +23,10 @@ from sparkstorm.executor.emitter import Emitter, build_routes
 from sparkstorm.executor.event_time import InputWatermarks, OutputWatermarks, TaskEventTime
 from sparkstorm.executor.lazy_state import LazyState
 from sparkstorm.executor.manual_runner import ManualRunner
-from sparkstorm.executor.runner import BasicCollector, BasicRunner, ReportError, Runner
+from sparkstorm.executor.runner import BasicCollector, BasicRunner, ReportError, Runner, report_of
 from sparkstorm.executor.sink_runner import LastEpoch, SinkRunner, SinkStore
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error
 from sparkstorm.executor.watermark_routes import MARK_FIELDS, TimePlan, add_lanes, add_routes
 from sparkstorm.executor.windowed_runner import Patience, TimedRunner
 from sparkstorm.model.tasks import tasks_by_component
@@ -68,6 +68,7 @@ class TaskSet:
     """A worker's tasks by kind, and where each component's sources are found."""
 
     blocks: OpenBlocks
+    report_error: ReportError
     spouts: dict[int, SpoutTask] = field(default_factory=dict)
     bolts: dict[int, BoltTask] = field(default_factory=dict)
     ackers: dict[int, AckerTask] = field(default_factory=dict)
@@ -94,10 +95,12 @@ class TaskSet:
     def close(self) -> None:
         """Clean up components after the last commit."""
         for spout in self.spouts.values():
-            spout.make_callbacks()
-            spout.spout.close()
+            spout.close()
         for bolt in self.bolts.values():
-            bolt.runner.bolt.cleanup()
+            try:
+                bolt.runner.bolt.cleanup()
+            except USER_ERRORS as error:
+                self.report_error(report_of(error, bolt.component, bolt.task))
             if isinstance(bolt.runner, ManualRunner):
                 bolt.runner.close()
         for hooks in self.hooks:
@@ -146,7 +149,7 @@ class TaskFactory:
         plan = self._plan
         own = {task: plan.component_by_task[task] for task in sorted(plan.tasks)}
         context = WorkerContext(plan.topology_id, plan.owner, own, plan.conf, self._resources)
-        crew = TaskSet(self._blocks, worker_hooks=started_hooks(plan.settings.worker_hooks, context))
+        crew = TaskSet(self._blocks, self._around.report_error, worker_hooks=started_hooks(plan.settings.worker_hooks, context))
         self._generation = claim.generation
         for task in sorted(self._plan.tasks):
             record = claim.record_by_task[task]
@@ -165,7 +168,7 @@ class TaskFactory:
                 self._add(crew, task, component, record)
             except SparkStormError:
                 raise
-            except (Exception, SystemExit) as error:  # user code in open, restore, prepare, init_state
+            except USER_ERRORS as error:  # user code in open, restore, prepare, init_state
                 raise WorkerFailedError(
                     f"component '{component}' (task {task}) could not be prepared: {describe_error(error)}"
                 ) from error
