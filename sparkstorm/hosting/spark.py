@@ -40,8 +40,8 @@ SPARK_CONF: Final[Mapping[str, str]] = {
     # A replay in the same application gets its share of the cores that slots leave.
     "spark.scheduler.mode": "FAIR",
 }
-_EXECUTOR_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For executors, unless the user names options. Slots are Python: without C2 their JVM starts with half the CPU time."""
+QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For executors of a cluster on one machine: without C2 their JVM starts with half the CPU time. SQL on large data needs C2."""
 _LOST: Final = "the process of this slot was lost"
 _CONTRADICTED = ("spark.speculation", "spark.dynamicAllocation.enabled")
 _PACKAGE_ROOT = str(Path(__file__).parents[2])
@@ -60,7 +60,8 @@ def slot_conf(conf: SparkConf) -> SparkConf:
         if name in _CONTRADICTED and given not in (None, value):
             raise InvalidConfigError(f"{name} is {given}, but slots need {value}: each is one long task")
         conf.set(name, value)
-    conf.setIfMissing("spark.executor.extraJavaOptions", _EXECUTOR_JAVA)
+    if (conf.get("spark.master") or "").startswith("local-cluster"):
+        conf.setIfMissing("spark.executor.extraJavaOptions", QUICK_JAVA)
     # Executors of this machine import what this process does; on other hosts the package is installed or shipped.
     given = conf.get("spark.executorEnv.PYTHONPATH") or os.environ.get("PYTHONPATH")
     return conf.set("spark.executorEnv.PYTHONPATH", os.pathsep.join([_PACKAGE_ROOT, *([given] if given else [])]))

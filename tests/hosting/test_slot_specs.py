@@ -53,9 +53,11 @@ def test_slots_without_room_are_refused_before_anything_starts() -> None:
 def test_spark_gets_what_slots_need() -> None:
     conf = slot_conf(SparkConf(loadDefaults=False))
     assert {name: conf.get(name) for name in SPARK_CONF} == dict(SPARK_CONF)
-    own = slot_conf(SparkConf(loadDefaults=False).set("spark.executor.extraJavaOptions", "-Xss2m"))
-    assert (conf.get("spark.executor.extraJavaOptions") or "").startswith("-XX:TieredStopAtLevel=1")
-    assert own.get("spark.executor.extraJavaOptions") == "-Xss2m"
+    name = "spark.executor.extraJavaOptions"
+    assert conf.get(name) is None
+    on_one = SparkConf(loadDefaults=False).setMaster("local-cluster[2,2,512]")
+    assert (slot_conf(on_one).get(name) or "").startswith("-XX:TieredStopAtLevel=1")
+    assert slot_conf(on_one.set(name, "-Xss2m")).get(name) == "-Xss2m"
 
 
 def test_executors_of_this_machine_find_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

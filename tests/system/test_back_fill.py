@@ -75,7 +75,7 @@ def job(tmp_path: Path) -> Iterator[MainJob]:
     (tmp_path / "seam.py").write_text(TOPOLOGY)
     (tmp_path / "seam.yaml").write_text(JOB)
     (tmp_path / "in.txt").write_text("".join(f"{key} {at_ms}\n" for key, at_ms in rows()))
-    settings = {"topology.max.spout.pending": 500, "topology.record.components": ["count"]}
+    settings = {"topology.max.spout.pending": 10, "topology.record.components": ["count"]}
     made = MainJob(tmp_path / "run", tmp_path / "seam.yaml", [tmp_path / "in.txt"], "local[3]", settings)
     yield made
     made.close()

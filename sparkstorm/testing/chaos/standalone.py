@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sparkstorm.embedded.java import find_java
 from sparkstorm.embedded.process import TetheredProcess, start_tethered
+from sparkstorm.hosting.spark import QUICK_JAVA
 
 STANDALONE = "standalone"
 _WORKERS = 2
@@ -38,6 +39,7 @@ class StandalonePair:
             "spark.pyspark.python": sys.executable,
             "spark.python.daemon.module": "sparkstorm.app.spark_daemon",  # the package is on this machine
             "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": QUICK_JAVA,
             "spark.ui.enabled": "false",
         }
         self._conf = self.spark_conf / "spark-defaults.conf"
