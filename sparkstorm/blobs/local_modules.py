@@ -157,8 +157,15 @@ def _files_of(name: str, spec: ModuleSpec) -> Iterator[tuple[str, Path]]:
 
 
 def _zipped(path_by_name: dict[str, Path]) -> bytes:
+    stats = {name: path.stat() for name, path in sorted(path_by_name.items())}
+    return _archive(tuple((name, path_by_name[name], stat.st_mtime_ns, stat.st_size) for name, stat in stats.items()))
+
+
+@lru_cache(maxsize=1)
+def _archive(sources: tuple[tuple[str, Path, int, int], ...]) -> bytes:
+    """Archive of sources, each with its name, time of change and size: every replay of a notebook asks again."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in sorted(path_by_name):
-            archive.writestr(zipfile.ZipInfo(name, _EPOCH), path_by_name[name].read_bytes(), zipfile.ZIP_DEFLATED)
+        for name, path, _, _ in sources:
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), path.read_bytes(), zipfile.ZIP_DEFLATED)
     return out.getvalue()

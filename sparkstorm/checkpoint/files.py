@@ -35,7 +35,7 @@ Row = tuple[int, str, Any, Any]
 
 
 def _file_name(value: object) -> str:
-    if not isinstance(value, str) or Path(value).name != value or value in ("", ".", ".."):
+    if not isinstance(value, str) or not value.isprintable() or Path(value).name != value or value in ("", ".", ".."):
         raise expected("the name of a file in this folder", value)
     return value
 

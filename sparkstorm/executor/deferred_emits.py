@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.tuples import Roots, Tuple, union_roots
 
 Anchors = Tuple | Sequence[Tuple] | None
@@ -70,5 +71,10 @@ def anchored(anchors: Anchors) -> Sequence[Tuple]:
 
 
 def roots_of(anchors: Anchors) -> Roots:
-    """Roots of what is emitted with these anchors."""
-    return anchors.roots if isinstance(anchors, Tuple) else union_roots(tup.roots for tup in anchored(anchors))
+    """Roots of what is emitted with these anchors; InvalidTopologyError for what is no tuple."""
+    if isinstance(anchors, Tuple):
+        return anchors.roots
+    try:
+        return union_roots(tup.roots for tup in anchored(anchors))
+    except (AttributeError, TypeError):
+        raise InvalidTopologyError(f"anchors are tuples that execute was given, not {anchors!r:.80}") from None

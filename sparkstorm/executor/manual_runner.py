@@ -128,7 +128,7 @@ class ManualRunner:
         if get_ident() != self._thread:
             self.post(lambda: self.ack(tup))
         elif id(tup) not in self._outstanding:
-            if not tup.is_tick:
+            if not _is_tick(tup):
                 self.report_error(f"ack of a tuple that is not outstanding (acked twice, or not an input of this task): {tup!r}")
         elif self._give_answers(tup):
             del self._outstanding[id(tup)]
@@ -140,7 +140,7 @@ class ManualRunner:
             self.post(lambda: self.fail(tup, reason))
         elif id(tup) not in self._outstanding:
             text = reason.text if isinstance(reason, Failure) else reason
-            self.report_error(f"on a tick: {text}" if tup.is_tick else f"fail of a tuple that is not outstanding: {tup!r}")
+            self.report_error(f"on a tick: {text}" if _is_tick(tup) else f"fail of a tuple that is not outstanding: {tup!r}")
         else:
             self._failed.append((tup, verdict(reason)))
 
@@ -150,7 +150,7 @@ class ManualRunner:
             self.post(lambda: self.reset_timeout(tup))
         elif id(tup) in self._outstanding:
             self._emitter.renewed.append(tup.roots)
-        elif not tup.is_tick:
+        elif not _is_tick(tup):
             self.report_error(f"reset_timeout of a tuple that is not outstanding: {tup!r}")
 
     def report_error(self, error: BaseException | str | Failure) -> None:
@@ -232,6 +232,10 @@ class ManualRunner:
         self._acked, self._failed = [], []
         self._answers.settle()
         return failures
+
+
+def _is_tick(tup: Any) -> bool:
+    return isinstance(tup, Tuple) and tup.is_tick
 
 
 def verdict(reason: str | Failure) -> Failure:

@@ -246,7 +246,11 @@ class MemoryState:
 
     def every_pair(self) -> Iterator[tuple[Any, Any]]:
         """Every key with its value as it lies there, as of now; not to be changed."""
-        return zip(list(self._data), list(self._data.values()), strict=True)
+        return zip(*self.columns(), strict=True)
+
+    def columns(self) -> tuple[list[Any], list[Any]]:
+        """Return the keys and the values in the same order, as of now; not to be changed."""
+        return list(self._data), list(self._data.values())
 
     def release(self) -> None:
         """Free every key and value: nothing reads this state any more."""
@@ -255,6 +259,8 @@ class MemoryState:
 
     def count_of(self, *kinds: type) -> int:
         """Return the number of values of some types."""
+        if set(map(type, self._data.values())).isdisjoint(kinds):
+            return 0
         counts = Counter(map(type, self._data.values()))
         return sum(counts[kind] for kind in kinds)
 

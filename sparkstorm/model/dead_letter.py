@@ -89,7 +89,7 @@ class DeadLetter:
             letter = cls(Failure.from_row([failure[name] for name in _FAILURE]), **known)
             return _checked(letter)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise StoreInconsistentError(f"a dead letter is no record of ours: {error}") from error
+            raise StoreInconsistentError(f"a dead letter is no record of ours: {str(error)[:300]}") from error
 
     def to_line(self, id: str = "") -> str:
         """Return one line of JSON, with the letter's id in its stream if it has one; `from_line` reads it back exactly."""

@@ -32,7 +32,7 @@ from sparkstorm.replay.tasks.batches import TimedRows, gathered, slices
 from sparkstorm.replay.tasks.chunks import CLOCK, DDL, ORDER, ROWS, START, Chunk
 from sparkstorm.replay.tasks.stage import run_exchange, run_feed, run_sql_shuffled
 
-_AT = "sparkstorm: at ms"  # beside the fields of a stream, which may have any name
+_AT = "sparkstorm: at ms"  # beside the fields of a stream, which may have any name; left out where a field holds the same
 SMALL_MEMORY = {
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",  # 64 MB by default, of which every task holds a few copies
     "spark.serializer.objectStreamReset": "1",  # what is kept leaves in pieces of 4 MB, and Spark holds on to the last 100
@@ -174,7 +174,7 @@ class SparkStages:
         if place is None:
             return self._over_chunks(stage, write, schema)
         if self._job.is_timed:
-            dealt = sorted_by_task(self._feeds[feed], _AT, stage.width, sf.expr(place))
+            dealt = sorted_by_task(self._feeds[feed], _at(self._job, feed, self._feeds[feed].columns), stage.width, sf.expr(place))
         else:
             dealt = self._feeds[feed].repartitionById(stage.width, sf.expr(place))
         return map_in_arrow(dealt, _sql_shuffled(self._job, stage, only, self.evidence, write), schema)
@@ -184,14 +184,15 @@ class SparkStages:
         frame = self._feeds.get(stage.feed)
         if frame is None:  # a stream of a spout that has data for another one
             return self.spark.createDataFrame([], schema)
+        at = _at(self._job, stage.feed, frame.columns)
         if stage.feed in self._job.to_sort:
-            frame = sorted_over_all(frame, _AT, stage.width)
+            frame = sorted_over_all(frame, at, stage.width)
         elif stage.width:
             frame = frame.coalesce(stage.width)
         if self._job.is_timed and self._is_sorted and stage.feed not in self._job.to_sort:
-            frame = sorted_within(frame, _AT)
+            frame = sorted_within(frame, at)
         is_carried = self._job.is_timed and not self._is_sorted and stage.feed in self._job.sequence
-        newest = newest_times(frame, _AT) if is_carried else None
+        newest = newest_times(frame, at) if is_carried else None
         feeding = _feeding(self._job, stage, self._is_sorted, newest, self.evidence, write)
         return map_in_arrow(numbered(frame) if is_carried else frame, feeding, schema)
 
@@ -227,12 +228,21 @@ def _checked(name: str, frame: DataFrame, fields: Sequence[str], time: str | Non
     columns = [_field(frame, f, f == time) for f in fields]
     if "task" in frame.columns and fields == ("key", "value"):
         columns.append("CAST(task AS INT) AS task")
-    is_as_needed = time is None and frame.columns == list(fields)
-    timed = frame if is_as_needed else frame.selectExpr(*columns, *([f"{_millis(name, frame, time)} AS `{_AT}`"] if time else []))
+    millis = [] if time is None or _is_field(frame, fields, time) else [f"{_millis(name, frame, time)} AS `{_AT}`"]
+    timed = frame if not millis and frame.columns == list(fields) else frame.selectExpr(*columns, *millis)
     for field in timed.schema:
         if problem := _problem(field.dataType):
             raise ReplayFailedError(f"input '{name}', column '{field.name}': {problem}")
     return timed
+
+
+def _is_field(frame: DataFrame, fields: Sequence[str], time: str) -> bool:
+    return time in fields and isinstance(frame.schema[time].dataType, LongType)
+
+
+def _at(job: Job, feed: Feed, columns: Sequence[str]) -> str:
+    """Return the column of the times of rows; any one for rows without times."""
+    return job.time_fields[feed] if feed in job.time_fields and _AT not in columns else _AT
 
 
 def _problem(kind: DataType) -> str:
@@ -291,7 +301,7 @@ def _sql_shuffled(job: Job, stage: Stage, only: Subscription, evidence: Accumula
     def divide(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         partition = _partition()
         checked = checked_places(batches, [fields.index(f) for f in only.grouping.fields], partition, stage.width)
-        rows = ((list(rows_of(b.select(fields))), b.column(_AT).to_pylist()) for b in checked) if job.is_timed else checked
+        rows = (_timed_rows(job, feed, fields, batch) for batch in checked) if job.is_timed else checked
         with _rare_collections():
             yield from write(run_sql_shuffled(job, stage, feed, partition, rows, evidence.add, packs_state))
 
@@ -345,9 +355,15 @@ def _rows(
         if not job.is_timed:
             yield batch.select(fields)
             continue
-        times = batch.column(_AT).to_pylist() if is_sorted else running.of(batch, _AT)
-        yield list(rows_of(batch.select(fields))), times
+        if is_sorted:
+            yield _timed_rows(job, stage.feed, fields, batch)
+        else:
+            yield rows_of(batch.select(fields)), running.of(batch, _at(job, stage.feed, batch.schema.names))
     running.check(stage.feed.spout)
+
+
+def _timed_rows(job: Job, feed: Feed, fields: Sequence[str], batch: pa.RecordBatch) -> TimedRows:
+    return rows_of(batch.select(fields)), batch.column(_at(job, feed, batch.schema.names)).to_pylist()
 
 
 def _partition() -> int:

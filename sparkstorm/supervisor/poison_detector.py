@@ -46,9 +46,12 @@ class PoisonDetector:
             return replace(self, trying=report)
         return PoisonDetector() if isinstance(report, Passed) else self
 
-    def died(self, exit_code: int) -> "PoisonDetector":
-        """Record the death of a running worker process that had no order to end."""
-        if exit_code in _EXPLAINED:
+    def died(self, exit_code: int, has_said_why: bool = False) -> "PoisonDetector":
+        """Record the death of a running worker process that had no order to end.
+
+        A code of ours without a last report is the user's own `os._exit` or exec.
+        """
+        if has_said_why and exit_code in _EXPLAINED:
             return replace(self, trying=None)
         if exit_code == -signal.SIGKILL and not (self.careful or self.was_killed):
             return replace(self, was_killed=True)

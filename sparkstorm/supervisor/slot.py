@@ -312,7 +312,7 @@ class Slot:
         self._deaths += 1
         self._last_end = words[:MAX_END_CHARS]
         if action.started:
-            self._suspicion = self._suspicion.died(action.exit_code)
+            self._suspicion = self._suspicion.died(action.exit_code, bool(child.last_words))
         if action.exit_code == ExitCode.DAMAGED:  # the sentence says all; the log's end would be a trace
             self._message = words[-MAX_MESSAGE_CHARS:]
             return

@@ -1,14 +1,19 @@
 """A topology's code is opened in a fresh process before an upgrade begins."""
 
+import os
+import signal
+import subprocess
 import sys
+import time
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
 from sparkstorm.blobs.topology_code import pack_topology
-from sparkstorm.blobs.trial import try_code
+from sparkstorm.blobs.trial import CodeTrial, try_code
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import FeederSpout
@@ -43,3 +48,29 @@ def test_code_that_does_not_import_in_a_fresh_process_is_refused_in_words(monkey
     monkeypatch.setitem(sys.modules, "only_here", here)
     with pytest.raises(InvalidTopologyError, match=r"upgrade of words: the code does not open.*only_here"):
         try_code("words", pack_topology(topology(here.helper), ["tests"]))
+
+
+class Hangs:
+    """Code that never opens."""
+
+    def __reduce__(self) -> Any:
+        return time.sleep, (1000,)
+
+
+@pytest.mark.slow
+def test_code_that_hangs_is_ended_by_its_own_clock_or_by_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = tmp_path / "code"
+    code.write_bytes(pack_topology(topology(Hangs()), ["tests"]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    quick = "import sys, sparkstorm.blobs.trial as t; t._PATIENCE_SECS = 1; t.main(*sys.argv[1:])"
+    ended = subprocess.run([sys.executable, "-c", quick, str(code), str(tmp_path)], timeout=60, check=False)
+    assert ended.returncode == -signal.SIGALRM
+    first, second = (CodeTrial(code, scratch=tmp_path) for _ in range(2))
+    assert first.poll() is None
+    first.close()
+    assert first._process.returncode == -signal.SIGKILL
+    os.kill(second._process.pid, signal.SIGALRM)
+    second.wait()
+    assert second.poll() == "the code did not open within 120 s"
+    second.close()
+    assert list(tmp_path.iterdir()) == [code]

@@ -74,6 +74,8 @@ LIES: dict[str, tuple[Spoil, str]] = {
     "part kind": (lambda m: m["components"]["count"].update(kind="sink"), "kind: expected one of bolt, spout, got 'sink'"),
     "tasks": (lambda m: m["components"]["count"].update(tasks=[2]), r"tasks are \(2,\), but component_by_task says \[2, 3\]"),
     "path": (lambda m: m["components"]["count"].update(file="../secret"), "file: expected the name of a file in this folder"),
+    "no name": (lambda m: m["components"]["count"].update(file="a\0b"), "file: expected the name of a file in this folder"),
+    "half a letter": (lambda m: m["components"]["count"].update(file="\ud800"), "expected the name of a file in this folder"),
     "missing": (lambda m: m["components"]["count"].update(file="gone"), "gone cannot be read"),
     "sum": (lambda m: m["components"]["count"].update(sha256="0" * 64), r"part-1\.parquet holds other bytes than manifest\.json"),
 }  # fmt: skip

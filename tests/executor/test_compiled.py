@@ -18,9 +18,10 @@ from sparkstorm.api.builder import Declarer
 from sparkstorm.errors import SparkStormError
 from sparkstorm.executor import emitter as emitters
 from sparkstorm.executor import runner as runners
+from sparkstorm.executor import state as states
 from sparkstorm.executor.emitter import Emitter, build_routes, fast_emit
 from sparkstorm.executor.runner import BasicCollector, BasicRunner
-from sparkstorm.executor.state import MemoryState, noting
+from sparkstorm.executor.state import Cells, MemoryState, noting
 from sparkstorm.grouping import routes
 from sparkstorm.model import compiled
 from sparkstorm.model.tuples import Source
@@ -52,7 +53,7 @@ def each_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 def use(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     core = compiled.core if which == "compiled" else None
-    for module in (emitters, runners, routes, epochs, frames):
+    for module in (emitters, runners, routes, epochs, frames, states):
         monkeypatch.setattr(module, "core", core)
     if core is None and compiled.core is not None:
         monkeypatch.setattr(MemoryState, "add", vars(MemoryState)["add"].plain)
@@ -198,6 +199,44 @@ def test_sums_in_a_state_are_those_of_the_plain_way(monkeypatch: pytest.MonkeyPa
 
     plain, fast = both(monkeypatch, added)
     assert repr(plain) == repr(fast)
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+@pytest.mark.parametrize("empty", [0, []], ids=["number", "list"])
+def test_rows_are_folded_into_cells_as_in_the_plain_way(empty: Any, is_strict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, other = (Source("spout", task, "default", ("key", "value", "at")) for task in (1, 2))
+
+    def folded() -> Any:
+        state, chance, kept, found = MemoryState(Codec(), is_strict), random.Random(7), list[Tuple](), list[Any]()
+
+        def fold(accumulator: Any, tup: Tuple) -> Any:
+            value = tup.values[1]
+            if value == 0:
+                kept.append(tup)
+            if value == "raise":
+                raise ValueError(value)
+            return accumulator + (value if empty == 0 else [value])
+
+        for _ in range(300):
+            odd = chance.random() < 0.3
+            keys = [1, "a", None, 1.5, True, float("nan"), [1], "b", 7] if odd else [1, "a", 2]
+            values = [0, 1, 2**70, "raise", object()] if odd else [0, 1, 2]
+            rows: list[Any] = [
+                ((chance.choice(keys), chance.choice(values), chance.randrange(-1 if odd else 40, 100)), 5, source)
+                for _ in range(chance.randrange(1, 9))
+            ]
+            if odd and chance.random() < 0.2:
+                rows.append(((1, 1, chance.choice([50, "late", True, 2**64])), 5, other))
+            mark = len(state.undo)
+            try:
+                found.append(state.fold_cells(rows, Cells(2, 0, 10, 0 if odd else 40, 99), lambda: empty, fold))
+            except (SparkStormError, TypeError, ValueError) as error:
+                found.append(f"{type(error).__name__}: {error}")
+                state.roll_back(mark)
+        return found, state.snapshot(), len(state.undo), [(tup.values, tup.roots, tup.source) for tup in kept]
+
+    plain, fast = (re.sub(" at 0x[0-9a-f]+", "", repr(each)) for each in both(monkeypatch, folded))
+    assert plain == fast and "None" in plain and "Error" in plain
 
 
 def test_edges_are_folded(each_core: str) -> None:

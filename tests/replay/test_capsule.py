@@ -202,6 +202,7 @@ def changed(folder: Path, **changes: Any) -> Path:
         (lambda f: changed(f, attempts="many"), "of another type"),
         (lambda f: changed(f, conf=[]), "no mapping by key"),
         (lambda f: changed(f, failure={"kind": "raised"}), "no record of ours: 'text'"),
+        (lambda f: changed(f, failure=LETTER.as_record()["failure"] | {"kind": "x" * 9000}), "no record of ours: 'x{80,300}$"),
         (lambda f: changed(f, more=1), "no record of ours"),
     ],
 )

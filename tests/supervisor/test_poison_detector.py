@@ -37,8 +37,9 @@ def test_a_beat_changes_nothing() -> None:
 
 @pytest.mark.parametrize("code", [ExitCode.STOPPED, ExitCode.FENCED, ExitCode.STORE_LOST, ExitCode.FAILED_START, ExitCode.DAMAGED])
 def test_an_end_with_a_cause_of_its_own_blames_nobody(code: ExitCode) -> None:
-    assert PoisonDetector().died(code) == PoisonDetector()
-    assert PoisonDetector().died(7).heard(Trying(3, "1-0", 5)).died(code).suspects() == ()
+    assert PoisonDetector().died(code, has_said_why=True) == PoisonDetector()
+    assert PoisonDetector().died(7).heard(Trying(3, "1-0", 5)).died(code, has_said_why=True).suspects() == ()
+    assert PoisonDetector().died(7).heard(Trying(3, "1-0", 5)).died(code).suspects(), "os._exit(0) of user code says nothing"
 
 
 def test_rows_are_counted_apart_and_the_oldest_are_forgotten() -> None:

@@ -89,6 +89,8 @@ def misbehave(kind: str, number: int, collector: BasicOutputCollector) -> None:
         raise ValueError(f"cannot stand {number}")
     if kind == "exit":
         os._exit(9)
+    if kind == "orderly exit":
+        os._exit(0)  # the code of a worker that was ordered to end
     if kind == "segfault":
         os.kill(os.getpid(), signal.SIGSEGV)
     if kind == "codec":
@@ -132,7 +134,7 @@ def run(cluster: Cluster, tmp_path: Path) -> Callable[..., int]:
             **{key.replace("_", "."): value for key, value in settings.items()},
         }
         results = (Result("seen", directory=str(tmp_path), top=0),)
-        job = JobFile("job.yaml", f"bad-{kind}", "here:build", results=results, own_conf=own)
+        job = JobFile("job.yaml", f"bad-{kind.replace(' ', '-')}", "here:build", results=results, own_conf=own)
         return Run(job, a_topology(kind, spout), [__name__]).on(cluster)
 
     return run_it
@@ -181,6 +183,7 @@ def test_a_bolt_that_raises_on_every_tuple_parks_them_all_under_one_cause_and_th
     [
         ("one", "ValueError: cannot stand 7"),
         ("exit", "killed its worker 3 times"),
+        ("orderly exit", "killed its worker 3 times"),
         ("segfault", "killed its worker 3 times"),
         ("codec", "'bad'"),
     ],

@@ -121,6 +121,8 @@ FAILS = [  # (bolt, the sentence of its dead letter)
     (Keeping(lambda s, t: (s.put("key", "x"), s.add("key", 1))), r"state key 'key': 1 cannot be added to 'x'"),
     (Keeping(lambda s, t: s.put(["key"], 1)), r"unhashable type: 'list' \(test_bad_input\.py, line \d+\)"),
     (Keeping(lambda s, t: s.add(t[0], "one")), r"state key 'bad': 'one' is no number"),
+    (Manual(lambda c, t: c.emit(("a",), anchors="t")), r"anchors are tuples that execute was given, not 't' \(test_bad_input"),
+    (Manual(lambda c, t: c.emit(("a",), anchors=[t, 5])), r"anchors are tuples that execute was given, not \["),
     (Manual(lambda c, t: c.fail(t, "")), r"failed by the bolt"),
     (Manual(lambda c, t: c.fail(t, "line\nline")), r"line\nline"),
 ]
@@ -141,7 +143,12 @@ def test_a_mistake_of_a_bolt_fails_its_tuple_with_a_sentence_and_no_other(bolt: 
         assert sorted(capture.values) == [("one",), ("two",)] and (sorted(spout.acked), spout.failed) == ([0, 2], [1])
 
 
-@pytest.mark.parametrize("do", [twice, foreign, ack_after_fail])
+def ack_of_nothing(collector: Any, tup: Tuple) -> None:
+    collector.ack(None)
+    collector.ack(tup)
+
+
+@pytest.mark.parametrize("do", [twice, foreign, ack_after_fail, ack_of_nothing])
 def test_an_ack_that_nobody_waits_for_is_named_and_changes_no_other_tree(do: Do) -> None:
     spout, capture = FeederSpout(), CaptureBolt()
     with LocalCluster() as cluster:

@@ -107,9 +107,8 @@ class ChunkSize:
 class ChunkWriter:
     """Cuts the rows of one partition into chunks, in one sequence."""
 
-    def __init__(self, codec: Codec, source: int, is_timed: bool, packs_state: bool = True) -> None:
+    def __init__(self, codec: Codec, source: int, is_timed: bool) -> None:
         self._codec = codec
-        self._packs_state = packs_state
         self._source = source
         self._is_timed = is_timed
         self._seq = 0
@@ -144,14 +143,18 @@ class ChunkWriter:
     def state(self, kind: int, task: int, pairs: Iterable[Sequence[Any]]) -> Iterator[Chunk]:
         """Yield chunks of a task's keys and values, read lazily."""
         size, rest = ChunkSize(), iter(pairs)
-        while not self._packs_state and (part := list(islice(rest, MOST_ROWS))):
-            chunk = OpenChunk(*self._chunk(kind, task, 0, task, "", len(part), b""))
-            chunk.columns = list(zip(*part, strict=True))
-            yield chunk
         while part := list(islice(rest, size.rows)):
             data = self._codec.pack([None, list(map(list, zip(*part, strict=True)))])
             size.learn(len(data), len(part))
             yield self._chunk(kind, task, 0, task, "", len(part), data)
+
+    def columns(self, task: int, keys: Sequence[Any], values: Sequence[Any]) -> Iterator[Chunk]:
+        """Yield chunks of a task's final keys and values that do not leave this process."""
+        for start in range(0, len(keys), MOST_ROWS):
+            part = [keys[start : start + MOST_ROWS], values[start : start + MOST_ROWS]]
+            chunk = OpenChunk(*self._chunk(KEPT_STATE, task, 0, task, "", len(part[0]), b""))
+            chunk.columns = part
+            yield chunk
 
     def clock(self, target: int, sender: int, stream: str, newest_ms: int) -> Chunk:
         """Return a CLOCK chunk: the newest time of a sender's rows."""

@@ -14,7 +14,7 @@ from sparkstorm.api.windows import FoldingBolt, TimedBolt, Window, WindowedBolt
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.runner import FailedInput
 from sparkstorm.executor.state import Cells
-from sparkstorm.executor.user_traceback import failure_of
+from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of
 from sparkstorm.executor.windowed_runner import TimedRunner
 from sparkstorm.model.topology import TICK_STREAM
 from sparkstorm.model.tuples import Tuple
@@ -52,7 +52,7 @@ class FoldingRunner(TimedRunner):
         marks = len(self._emitter.log), len(self._state.undo), len(self._times.undo)
         try:
             begun = self._times.fold_cells(rows if type(rows) is list else list(rows), cells, bolt.initial, bolt.fold)
-        except (Exception, SystemExit):  # the tuples are then taken in one by one, and only the faulty one fails
+        except USER_ERRORS:  # the tuples are then taken in one by one, and only the faulty one fails
             self._roll_back(*marks)
             return False
         windows.begin(begun or ())
@@ -80,7 +80,7 @@ class FoldingRunner(TimedRunner):
                 execute(Window(key, start, end, content, False, False), collector)
                 self._attempts = 0
                 fired += 1
-        except (Exception, SystemExit) as error:  # the window is still the first one
+        except USER_ERRORS as error:  # the window is still the first one
             self._roll_back(*marks)
             self._put_off(Firing(key, start, end, Content(value=value)), failure_of(error), now_ms)
         return fired

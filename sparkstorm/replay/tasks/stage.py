@@ -111,7 +111,8 @@ class _Partition:
         local = frozenset(t for b in joined for t in self._mine[b][:most])
         self._edges = OutEdges(job, self._topology, self._tasks, local, self._codec, self._make_instance)
         self._number = source_number(stage.number, partition)
-        self._writer = ChunkWriter(self._codec, self._number, job.is_timed, packs_state)
+        self._writer = ChunkWriter(self._codec, self._number, job.is_timed)
+        self._packs_state = packs_state
         self._sources: dict[tuple[int, str], Source] = {}
         self._sizer = BatchSizer()
         self._emitted = 0  # when the batch size was last adapted
@@ -360,6 +361,9 @@ class _Partition:
         report(self._evidence())
 
     def _state_of(self, task: int, component: str, state: MemoryState) -> Iterator[Chunk]:
+        if not self._packs_state:
+            yield from self._writer.columns(task, *state.columns())
+            return
         try:
             yield from self._writer.state(KEPT_STATE, task, state.every_pair())
         except CodecError as error:  # numbers and text are looked at here only
