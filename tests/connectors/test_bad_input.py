@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import shutil
 import sqlite3
 import subprocess
 import tempfile
@@ -71,6 +72,15 @@ class Relieved(TransactionalSink):
             if len(self.refusals.value) == 2:
                 self.relieve.value()
             raise
+
+
+class Spoiled(Relieved):
+    """Sink whose target is spoiled after the second epoch."""
+
+    def commit(self, epoch: int, prepared: Any) -> None:
+        self.inner.commit(epoch, prepared)
+        if epoch == 2:
+            self.relieve.value()
 
 
 def write(sink: TransactionalSink, rows: Any = ROWS) -> None:
@@ -218,6 +228,24 @@ def test_a_folder_of_another_schema_is_named_and_kept(tmp_path: Path) -> None:
         feed(new, ["n", "text", "more"], [(1, "a", 1.0)])
     found = [row for path in tmp_path.glob("*.parquet") for row in pq.read_table(path).to_pylist()]
     assert Counter((row["n"], row["text"]) for row in found) == Counter(ROWS)
+
+
+def test_a_folder_that_goes_in_the_middle_of_a_run_is_named(tmp_path: Path) -> None:
+    inner = FileSink(tmp_path / "out", schema="n bigint, text string", flush_secs=0)
+    with pytest.raises(WorkerFailedError, match=r"/out: epoch \d+ was staged as .* is there any more; restore it, or kill"):
+        write(Spoiled(inner, lambda: shutil.rmtree(tmp_path / "out")))
+
+
+def test_a_table_that_is_dropped_in_the_middle_of_a_run_is_named_and_hostile_names_are_names(tmp_path: Path) -> None:
+    url, connection = f"sqlite:///{tmp_path / 'a.db'}", sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+    connection.execute('CREATE TABLE "ro""ws; --" ("n"");--" INTEGER, ":p" TEXT)')
+    assert feed(SqlSink(url, 'ro"ws; --'), ['n");--', ":p"], [(1, "a")]) == []
+    assert connection.execute('SELECT * FROM "ro""ws; --"').fetchall() == [(1, "a")]
+    connection.execute("DROP TABLE sparkstorm_epochs")  # simulated topologies have all the same id
+    connection.execute("CREATE TABLE target (n INTEGER, text TEXT)")
+    with pytest.raises(WorkerFailedError, match=r"'sink' .*: table target at .*: no such table: target"):
+        write(Spoiled(SqlSink(url, "target"), lambda: connection.execute("DROP TABLE target")))
+    connection.close()
 
 
 class Failing:

@@ -15,7 +15,7 @@ from pyiceberg.catalog import load_catalog
 
 from sparkstorm.connectors import DeltaSink, IcebergSink
 from sparkstorm.errors import WorkerFailedError
-from tests.connectors.test_bad_input import ROWS, Relieved, fill, write
+from tests.connectors.test_bad_input import ROWS, Relieved, Spoiled, fill, write
 from tests.connectors.test_bad_input import small_disk as small_disk
 from tests.connectors.test_delta import runtime as runtime
 from tests.connectors.test_iceberg import catalog_of
@@ -63,15 +63,6 @@ class Table:
 @pytest.fixture(params=["delta", "iceberg"])
 def kind(request: pytest.FixtureRequest) -> Any:
     return request.param
-
-
-class Spoiled(Relieved):
-    """Sink whose table is spoiled after the second epoch."""
-
-    def commit(self, epoch: int, prepared: Any) -> None:
-        self.inner.commit(epoch, prepared)
-        if epoch == 2:
-            self.relieve.value()
 
 
 def test_a_full_disk_keeps_a_table_waiting_and_loses_nothing(kind: str, small_disk: Path, tmp_path: Path) -> None:

@@ -49,7 +49,13 @@ def topic(kafka: KafkaServer, partitions: int = 1) -> str:
 def produce(kafka: KafkaServer, name: str, values: list[Any], partition: int = 0) -> None:
     producer = Producer({"bootstrap.servers": kafka.address})
     for value in values:
-        producer.produce(name, value if isinstance(value, bytes) else json.dumps(value), f"key-{value}"[:9], partition, timestamp=5)
+        producer.produce(
+            name,
+            value if value is None or isinstance(value, bytes) else json.dumps(value),
+            f"key-{value}"[:9],
+            partition,
+            timestamp=5,
+        )
     assert producer.flush(20) == 0
 
 
@@ -239,15 +245,16 @@ def test_records_of_wrong_clocks_and_wrong_types_go_to_the_stream_bad(kafka: Kaf
 
 def test_a_poison_record_costs_itself_only(kafka: KafkaServer) -> None:
     name = topic(kafka)
-    produce(kafka, name, [*({"t": str(n)} for n in range(20)), b'{"t": "\\ud800"}', *({"t": str(n)} for n in range(20, 40))])
+    produce(kafka, name, [*({"t": str(n)} for n in range(20)), b'{"t": "\\ud800"}', *({"t": str(n)} for n in range(20, 40)), None])
     rows, bad, builder = CaptureBolt(), CaptureBolt(), TopologyBuilder()
     builder.set_spout("kafka", KafkaSource(kafka.address, name, {"t": "string"}, follow=False))
     builder.set_bolt("rows", rows, inputs="kafka")
     builder.set_bolt("bad", bad, inputs="kafka:bad")
     with LocalCluster() as cluster:
         cluster.submit(builder.build())
-        cluster.run_until(lambda: len(rows.values) >= 40 and len(bad.values) >= 1)
+        cluster.run_until(lambda: len(rows.values) >= 40 and len(bad.values) >= 2)
     assert sorted(int(row[0]) for row in rows.values) == list(range(40))
+    assert bad.values[1][0] == f"{name}/0/41" and "not a JSON object" in bad.values[1][2]  # a tombstone
     assert bad.values[0][0] == f"{name}/0/20" and "not valid UTF-8" in bad.values[0][2]
 
 
