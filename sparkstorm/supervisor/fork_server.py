@@ -52,19 +52,14 @@ class ForkServer:
 
     def fork(self, entry: str) -> WorkerChild:
         """Start a worker process without a spec; OSError when the server is gone or the machine refuses."""
-        (control_read, control_write), (status_read, status_write) = os.pipe(), os.pipe()
-        try:
-            pid = self._ask(f"fork {entry}", [control_read, status_write])
+
+        def launch(control_fd: int, status_fd: int) -> _Forked:
+            pid = self._ask(f"fork {entry}", [control_fd, status_fd])
             if pid == _REFUSED:
                 raise OSError("the machine refuses another process")
-            return WorkerChild(_Forked(pid, self), control_write, status_read)
-        except BaseException:
-            os.close(control_write)
-            os.close(status_read)
-            raise
-        finally:
-            os.close(control_read)
-            os.close(status_write)
+            return _Forked(pid, self)
+
+        return WorkerChild.start(launch)
 
     def reap(self, pid: int) -> int:
         """Return the exit code of a worker that is dead; that of a kill when the server died with it."""

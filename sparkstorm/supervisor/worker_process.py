@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -32,7 +33,7 @@ _PASSWORDS = ("SPARKSTORM_REDIS_PASSWORD", "SPARKSTORM_REDIS_VIEWER_PASSWORD", "
 _READ_BYTES = 65536
 
 
-class _Process(Protocol):
+class ChildProcess(Protocol):
     """Part of subprocess.Popen that a worker child needs."""
 
     @property
@@ -45,7 +46,7 @@ class _Process(Protocol):
 class WorkerChild:
     """A child process, from its start (idle, until it has a spec) to the end of everything it started."""
 
-    def __init__(self, process: _Process, control_fd: int, status_fd: int) -> None:
+    def __init__(self, process: ChildProcess, control_fd: int, status_fd: int) -> None:
         self._process, self._control_fd, self._status_fd = process, control_fd, status_fd
         os.set_blocking(self._control_fd, False)
         os.set_blocking(self._status_fd, False)
@@ -58,19 +59,28 @@ class WorkerChild:
     @classmethod
     def spawn(cls, entry: str, early_log: Path) -> "WorkerChild":
         """Start it by exec; `early_log` takes what it prints before its spec names a log. OSError when the machine refuses."""
-        (control_read, control_write), (status_read, status_write) = os.pipe(), os.pipe()
-        command = [sys.executable, "-m", "sparkstorm.worker.main", str(status_write), str(os.getpid()), entry]
-        try:
+
+        def launch(control_fd: int, status_fd: int) -> ChildProcess:
+            command = [sys.executable, "-m", "sparkstorm.worker.main", str(status_fd), str(os.getpid()), entry]
             with early_log.open("wb") as log:
-                process = subprocess.Popen(
+                return subprocess.Popen(
                     command,
-                    stdin=control_read,
+                    stdin=control_fd,
                     stdout=log,
                     stderr=log,
-                    pass_fds=(status_write,),
+                    pass_fds=(status_fd,),
                     env=child_environment(),
                     start_new_session=True,
                 )
+
+        return cls.start(launch)
+
+    @classmethod
+    def start(cls, launch: Callable[[int, int], ChildProcess]) -> "WorkerChild":
+        """Start it by `launch`, which gets the child's ends of the control and the status pipe."""
+        (control_read, control_write), (status_read, status_write) = os.pipe(), os.pipe()
+        try:
+            process = launch(control_read, status_write)
         except BaseException:
             os.close(control_write)
             os.close(status_read)
