@@ -27,7 +27,6 @@ from sparkstorm.nimbus.submission import SubmitOptions
 
 NAME = "bench"
 KINDS = ("workers", "redis", "other")
-_DAEMON = "sparkstorm.app.spark_daemon"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +97,7 @@ def _kind(process: psutil.Process) -> str:
     words = " ".join(process.cmdline())
     if "redis-server" in words:
         return "redis"
-    if _DAEMON in words:  # the daemon forks slots, and a slot its workers
-        return "workers" if sum(_DAEMON in each.cmdline() for each in process.parents()) >= 2 else "other"
-    return "workers" if "sparkstorm.worker.main" in words else "other"
+    return "workers" if process.name() == "storm-worker" else "other"
 
 
 def cpu_by_kind() -> dict[str, float]:

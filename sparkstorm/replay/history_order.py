@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from sparkstorm.errors import ReplayFailedError
-from sparkstorm.replay.arrow_map import map_in_arrow
+from sparkstorm.replay.arrow_map import map_in_arrow, quoted
 from sparkstorm.replay.failures import unwrapped
 from sparkstorm.replay.inputs import LONG_AGO, running_times
 
@@ -37,7 +37,7 @@ def sorted_over_all(frame: DataFrame, at: str, width: int) -> DataFrame:
 
 
 def _order(at: str) -> list[Column]:
-    return [sf.col(f"`{at}`"), sf.col(f"`{_PLACE}`")]
+    return [sf.col(quoted(at)), sf.col(quoted(_PLACE))]
 
 
 def newest_times(frame: DataFrame, at: str) -> list[int | None]:
@@ -51,7 +51,7 @@ def newest_times(frame: DataFrame, at: str) -> list[int | None]:
         yield pa.RecordBatch.from_pydict({"newest": pa.array([max((n for n in found if n is not None), default=None)], pa.int64())})
 
     is_shuffled = "Exchange" in frame._jdf.queryExecution().executedPlan().toString()
-    column = frame if is_shuffled else frame.select(f"`{at}`")
+    column = frame if is_shuffled else frame.select(quoted(at))
     with unwrapped():
         rows = map_in_arrow(column, newest, "newest long").selectExpr("spark_partition_id() AS id", "newest").collect()
     by_partition = {row.id: row.newest for row in rows}

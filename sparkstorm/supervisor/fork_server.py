@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from sparkstorm.supervisor.worker_process import WorkerChild, child_environment
-from sparkstorm.worker.main import die_with_parent, main
+from sparkstorm.worker.main import die_with_parent, main, name_process
 
+NAME = "fork-server"
 _ANSWER_S = 10.0  # a server that is stopped must not stop its slot
 _MOST_BYTES = 4096
 _REFUSED = -1  # in place of a process id: the machine refuses a fork
@@ -119,6 +120,7 @@ def _serve(line: socket.socket, slot_pid: int) -> NoReturn:
         for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
+        name_process(NAME)
         die_with_parent(slot_pid)
         faulthandler.disable()  # it writes to a file of the slot's
         _close_all_but(line.fileno())

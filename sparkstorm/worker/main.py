@@ -50,7 +50,7 @@ from sparkstorm.settings import WorkerSettings
 
 DEFAULT_ENTRY = "sparkstorm.worker.loop:run_worker"
 MAX_UNSENT_BYTES = MAX_LINE_BYTES
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 WorkerEntry = Callable[[WorkerSpec, WorkerControl], int]
 
@@ -105,6 +105,7 @@ class PipeControl:
 def main(arguments: list[str]) -> NoReturn:
     """Wait for the spec, run it, exit with an ExitCode."""
     status_fd, slot_pid, entry = int(arguments[0]), int(arguments[1]), arguments[2]
+    name_process("storm-worker")
     die_with_parent(slot_pid)
     control_fd = _take_stdin()
     load = _loader(entry)
@@ -120,6 +121,12 @@ def main(arguments: list[str]) -> NoReturn:
     except (SparkStormError, OSError) as fault:
         _end(control, ExitCode.BAD_SPEC, str(fault))
     _end(control, *_run(load, spec, control))
+
+
+def name_process(name: str) -> None:
+    """Set the name that the system shows of this process (15 characters, Linux only): a fork has its parent's command line."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def die_with_parent(parent_pid: int) -> None:

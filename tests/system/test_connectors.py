@@ -27,7 +27,7 @@ from sparkstorm.embedded import RedisServer, start_redis
 from sparkstorm.testing.system.kafka import KafkaServer
 from sparkstorm.testing.system.main_job import MainJob
 from sparkstorm.testing.system.postgres import PASSWORD, PostgresServer
-from sparkstorm.testing.system.processes import parent_of
+from sparkstorm.testing.system.processes import slot_of
 from tests.system.links_servers import FrameSender, ServerProcess, free_port
 from tests.system.links_topology import ORIGINS
 
@@ -233,7 +233,7 @@ class Run:
         os.kill(self._worker(number), signal.SIGKILL)
 
     def kill_slot(self, number: int) -> None:
-        os.kill(parent_of(self._worker(number)), signal.SIGKILL)
+        os.kill(slot_of(self._worker(number)), signal.SIGKILL)
 
     def kill_driver(self) -> None:
         """Kill the driver, with all of its slots, and run the same command again."""

@@ -20,7 +20,7 @@ from sparkstorm.client import TopologyHandle, connect
 from sparkstorm.errors import RecordingError
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.replay.stepping.recorded import recorded
-from sparkstorm.testing.system.processes import parent_of
+from sparkstorm.testing.system.processes import slot_of
 from tests.system.test_standing_cluster import LINES, Terminals, versions_of_exact_counts
 
 pytestmark = pytest.mark.system
@@ -225,7 +225,7 @@ def deaths_in_an_upgrade(terminals: Terminals) -> None:
             terminals.wait(lambda: handle.progress().acked > before + 200, "more work")
 
         def slot_processes() -> dict[WorkerSlot, int]:  # read before an upgrade: a worker that is being replaced has no heartbeat
-            return {slot: parent_of(pid) for slot, pid in processes(terminals, handle).items()}
+            return {slot: slot_of(pid) for slot, pid in processes(terminals, handle).items()}
 
         def rests_with(number: int) -> bool:
             found = handle.upgrade.status()

@@ -17,6 +17,7 @@ import pytest
 
 from sparkstorm.embedded import RedisServer, ZooKeeperServer
 from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.testing.system.processes import parent_of, slot_of
 from tests.supervisor.slot_bench import SlotBench, command_of, descendants, is_gone
 from tests.waiting import wait_until
 
@@ -152,14 +153,9 @@ def is_listening(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def slot_of(worker_pid: int) -> int:
-    """The slot process of a worker: its parent."""
-    return int(Path(f"/proc/{worker_pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 def executor_of(slot_pid: int) -> int:
     """The executor's JVM of a slot: above the slot and its Python daemon."""
-    return slot_of(slot_of(slot_pid))
+    return parent_of(parent_of(slot_pid))
 
 
 def wait_all_running(bench: SlotBench, slots: Sequence[WorkerSlot] = SLOTS) -> dict[WorkerSlot, int]:

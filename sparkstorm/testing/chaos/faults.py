@@ -16,7 +16,7 @@ from sparkstorm.embedded.redis import find_redis_binary
 from sparkstorm.errors import EmbeddedServerError
 from sparkstorm.testing.chaos.cluster import ChaosCluster
 from sparkstorm.testing.chaos.report import DRIVER_DEATH
-from sparkstorm.testing.system.processes import descendants, is_gone, parent_of
+from sparkstorm.testing.system.processes import descendants, is_gone, parent_of, slot_of
 from sparkstorm.testing.system.proxy import Cut, TcpProxy
 
 _PAUSE_S = 3.0
@@ -81,22 +81,22 @@ def pause_worker(cluster: ChaosCluster, dice: random.Random) -> None:
 
 def kill_slot(cluster: ChaosCluster, dice: random.Random) -> None:
     """Kill a slot's Python process."""
-    _kill_with_all_below(cluster, parent_of(_worker(cluster, dice)))
+    _kill_with_all_below(cluster, slot_of(_worker(cluster, dice)))
 
 
 def pause_slot(cluster: ChaosCluster, dice: random.Random) -> None:
     """Stop a slot's Python process for a while."""
-    _pause(parent_of(_worker(cluster, dice)))
+    _pause(slot_of(_worker(cluster, dice)))
 
 
 def kill_daemon(cluster: ChaosCluster, dice: random.Random) -> None:
     """Kill the Python daemon that Spark forks slots from."""
-    _kill_with_all_below(cluster, parent_of(parent_of(_worker(cluster, dice))))
+    _kill_with_all_below(cluster, parent_of(slot_of(_worker(cluster, dice))))
 
 
 def kill_executor(cluster: ChaosCluster, dice: random.Random) -> None:
     """Kill an executor's JVM, above the Python daemon."""
-    _kill_with_all_below(cluster, parent_of(parent_of(parent_of(_worker(cluster, dice)))))
+    _kill_with_all_below(cluster, parent_of(parent_of(slot_of(_worker(cluster, dice)))))
 
 
 def kill_standalone_worker(cluster: ChaosCluster, dice: random.Random) -> None:

@@ -4,11 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sparkstorm.supervisor.fork_server import NAME as FORK_SERVER
+
 
 def parent_of(pid: int) -> int:
     """The parent's id; 0 when the process is gone."""
     fields = _stat(pid)
     return int(fields[1]) if fields else 0
+
+
+def slot_of(worker_pid: int) -> int:
+    """Return the slot process of a worker: the parent of its fork server, or its own where it was exec'ed; 0 when it is gone."""
+    parent = parent_of(worker_pid)
+    return parent_of(parent) if name_of(parent) == FORK_SERVER else parent
+
+
+def name_of(pid: int) -> str:
+    """Return the name that a process has or has given itself; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def is_gone(pid: int) -> bool:

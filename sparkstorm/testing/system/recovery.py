@@ -22,7 +22,7 @@ from typing import Any
 from sparkstorm.model.assignment import WorkerBeat
 from sparkstorm.testing.system.gated_count import expected_counts, job_file
 from sparkstorm.testing.system.main_job import MainJob, Sight
-from sparkstorm.testing.system.processes import is_gone, parent_of
+from sparkstorm.testing.system.processes import is_gone, parent_of, slot_of
 
 LINES_BETWEEN = 2_000  # lines acked between two faults
 Fault = Callable[["Stage"], float]
@@ -65,9 +65,9 @@ def kill_worker(stage: Stage) -> float:
 
 
 def kill_slot(stage: Stage) -> float:
-    """The Python process of a random slot, its worker's parent."""
+    """The Python process of a random slot."""
     beat = stage.dice.choice(stage.workers())
-    return _until_taken_over(stage, parent_of(beat.pid), stage.sight.tasks_of([beat]))
+    return _until_taken_over(stage, slot_of(beat.pid), stage.sight.tasks_of([beat]))
 
 
 def kill_executor(stage: Stage) -> float:
@@ -212,7 +212,7 @@ def _server(stage: Stage, name: str) -> int:
 
 
 def _executor_of(worker: int) -> int:
-    return parent_of(parent_of(parent_of(worker)))
+    return parent_of(parent_of(slot_of(worker)))
 
 
 if __name__ == "__main__":
