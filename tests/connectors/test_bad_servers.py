@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import boto3
+import psycopg
 import pytest
 
 from sparkstorm.api import TopologyBuilder
@@ -26,6 +29,7 @@ from tests.connectors.test_file_source import Run
 from tests.connectors.test_sql import Bench
 from tests.leaks import keep_children
 from tests.system.links_servers import ServerProcess
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
@@ -64,6 +68,24 @@ def secret(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> dict[st
     monkeypatch.setenv("BAD_PASSWORD", PASSWORD)
     postgres.run("DROP TABLE IF EXISTS sparkstorm_epochs")  # simulated topologies have all the same id
     return {"password_env": "BAD_PASSWORD"}
+
+
+def suppressed(server: PostgresServer, statement: str) -> None:
+    with contextlib.suppress(psycopg.OperationalError):
+        server.run(statement)
+
+
+def test_a_killed_server_starts_at_once_though_it_was_at_work(postgres: PostgresServer) -> None:
+    """A backend that computes does not see its server's death, and keeps the shared memory that the next server needs."""
+    query = threading.Thread(target=suppressed, args=(postgres, "SELECT count(*) FROM generate_series(1, 1000000000)"))
+    query.start()
+    busy = "SELECT 1 FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'SELECT count(*) FROM generate_series%'"
+    wait_until(lambda: postgres.run(busy), "the query runs")
+    postgres.kill()
+    postgres.start()
+    keep_children()
+    query.join()
+    assert postgres.run("SELECT 2") == [(2,)]
 
 
 def test_a_wrong_password_is_one_sentence_each(
@@ -169,6 +191,7 @@ def test_hostile_names_of_objects_are_names(bucket: Any) -> None:
 
 _ASK_S3 = """
 import sys
+import threading
 from sparkstorm.connectors import DeltaSink, Files, FileSink, IcebergSink
 from tests.connectors.test_bad_input import write
 from tests.connectors.test_file_source import Run

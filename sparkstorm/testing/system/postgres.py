@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+
+from sparkstorm.embedded.process import free_port
+from sparkstorm.testing.system.processes import descendants, is_gone
 
 PASSWORD = "of-the-tests"
 _USER = "postgres"
@@ -32,9 +35,7 @@ class PostgresServer:
         secret = self._folder / "password"
         secret.write_text(PASSWORD)
         secret.chmod(0o644)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         self.url = f"postgresql+psycopg://{_USER}@127.0.0.1:{self.port}/postgres"
         auth = ["-U", _USER, "--auth=scram-sha-256", f"--pwfile={secret}", "--no-sync"]
         self._run("initdb", "-D", str(self._folder / "data"), *auth).wait(60)
@@ -60,11 +61,24 @@ class PostgresServer:
         return rows
 
     def kill(self) -> None:
-        """End it and its children as kill -9 does."""
-        if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._process = None
+        """End it and its children as kill -9 does; return when all of them are gone.
+
+        Each child leads a process group of its own, and the shared memory of one that lives on keeps the next server from starting.
+        """
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGSTOP)  # it forks no child between the look at /proc and its end
+        children = descendants(self._process.pid)
+        for pid in (self._process.pid, *children):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+        deadline = time.monotonic() + 30.0
+        while not all(is_gone(pid) for pid in children):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"PostgreSQL's processes {sorted(children)} are not gone 30 s after SIGKILL")
+            time.sleep(0.01)
 
     def stop(self) -> None:
         """End it and delete its data."""
