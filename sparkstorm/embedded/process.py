@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ _TETHER = Path(__file__).with_name("tether.py")
 _STOP_LIMIT_S = 20.0
 _PORT_TRIES = 5
 _LOOPBACK = "127.0.0.1"
+_SERVER_PORTS = range(15_000, 32_000)  # Linux gives clients ports from 32768 on
 _Server = TypeVar("_Server", bound="EmbeddedServer")
 
 
@@ -204,10 +206,26 @@ def _busy(directory: Path, name: str, holder: str) -> EmbeddedServerError:
 
 
 def free_port() -> int:
-    """Return a free TCP port on loopback."""
-    with socket.socket() as probe:
-        probe.bind((_LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+    """Return a free TCP port on loopback, as `free_ports` does."""
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """Return different free TCP ports on loopback, below those that the kernel gives to clients where it has such.
+
+    A client's connection would else take a port before its server starts, or between its server's end and restart.
+    """
+    with contextlib.ExitStack() as stack:
+        return [_bound(stack.enter_context(socket.socket())) for _ in range(count)]
+
+
+def _bound(probe: socket.socket) -> int:
+    for _ in range(_PORT_TRIES):
+        with contextlib.suppress(OSError):
+            probe.bind((_LOOPBACK, _SERVER_PORTS.start + secrets.randbelow(len(_SERVER_PORTS))))
+            return int(probe.getsockname()[1])
+    probe.bind((_LOOPBACK, 0))
+    return int(probe.getsockname()[1])
 
 
 def require_free(port: int, name: str, key: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from sparkstorm.config import Conf, Value, merge
 from sparkstorm.embedded import RedisServer, load_connection, open_stores
 from sparkstorm.embedded.folders import MARKER
-from sparkstorm.embedded.process import free_port
+from sparkstorm.embedded.process import free_port, free_ports
 from sparkstorm.embedded.redis import client_of
 from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
 from tests.embedded.waiting import is_running
@@ -119,3 +119,9 @@ def test_when_the_log_is_brought_to_the_disk_can_be_chosen(tmp_path: Path, wante
     conf = a_conf(tmp_path, sparkstorm__embedded__redis__appendfsync=wanted, storm__zookeeper__servers=["zk1"])
     with open_stores(conf) as stores, client_of(stores.connection.redis) as client:
         assert client.config_get("appendfsync") == {"appendfsync": wanted}
+
+
+def test_free_ports_differ_and_none_is_one_that_the_kernel_gives_to_clients() -> None:
+    ports = free_ports(200)
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert len(set(ports)) == 200 and (low < 32_000 or max(ports) < low)

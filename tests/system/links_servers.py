@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from sparkstorm.embedded.process import free_port
 from sparkstorm.testing.system.main_job import environment
 
 _ROOT = Path(__file__).parents[2]
@@ -93,13 +94,6 @@ class ServerProcess:
 def _answers(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def free_port() -> int:
-    """Return a port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class _Keeper(BaseHTTPRequestHandler):

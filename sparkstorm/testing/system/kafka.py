@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-import socket
 import subprocess
 import time
 import uuid
 from pathlib import Path
 
 from sparkstorm.embedded.java import find_java
+from sparkstorm.embedded.process import free_ports
 
 VERSION = "4.1.2"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "sparkstorm" / f"kafka-{VERSION}"
@@ -52,7 +52,7 @@ class KafkaServer:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
-        self.port, guarded, controller = _free_port(), _free_port(), _free_port()
+        self.port, guarded, controller = free_ports(3)
         self.guarded = f"127.0.0.1:{guarded}"
         self.address = f"127.0.0.1:{self.port}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -112,9 +112,3 @@ def install_kafka() -> Path:
         raise RuntimeError(f"Kafka's jars cannot be fetched from Maven Central: {done.stdout[-500:]}{done.stderr[-500:]}")
     (_CACHE / "complete").touch()
     return _CACHE
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
