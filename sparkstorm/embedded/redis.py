@@ -30,9 +30,11 @@ from sparkstorm.model.redis_address import RedisAddress
 OLDEST_VERSION = (6, 2)  # XTRIM MINID, which frees what a commit has consumed
 DEFAULT_MAXMEMORY_MB = 1024
 _LOOPBACK = "127.0.0.1"
-_START_LIMIT_S = 60.0  # a long append-only file is read before the first answer
+_START_LIMIT_S = 60.0
+_LOADED_BYTES_PER_S = 5_000_000  # of the append-only file, which is read before the first answer; a slow machine's
 _CUT_OLDER_FILE = "the truncated file is not the last file"
 _REWRITE_FROM_MB = 512  # a rewrite of Redis 6.2 writes again what comes in for a second or more, and stops the server meanwhile
+_REWRITE_GROWTH_PERCENT = 200  # counted from a file that holds that second too; more would make a restart with much state slow
 _MEMORY = {  # glibc's allocator, of the bundled server, gives entries back to the system one by one otherwise
     "MALLOC_MMAP_THRESHOLD_": str(64 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
@@ -48,6 +50,7 @@ appendonly yes
 appendfsync {appendfsync}
 aof-load-truncated yes
 auto-aof-rewrite-min-size {rewrite_from_mb}mb
+auto-aof-rewrite-percentage {rewrite_growth_percent}
 save ""
 dir ./
 timeout 0
@@ -172,6 +175,7 @@ def _write_settings(
         maxmemory_mb=maxmemory_mb,
         appendfsync=appendfsync,
         rewrite_from_mb=_REWRITE_FROM_MB,
+        rewrite_growth_percent=_REWRITE_GROWTH_PERCENT,
     )
     if viewer:
         settings += f"user {viewer[0]} on >{viewer[1]} {_VIEWER_RIGHTS}\n"
@@ -198,8 +202,14 @@ def _run(data_dir: Path, port: int, password: str) -> TetheredProcess:
 def _start(data_dir: Path, port: int, password: str) -> TetheredProcess:
     process = start_tethered("redis", [find_redis_binary(), "redis.conf"], data_dir, _MEMORY)
     with client_of(RedisAddress(_LOOPBACK, port, password), 10) as client:
-        process.wait_ready(lambda: _serving_pid(client) == process.pid, _START_LIMIT_S)  # not whoever else took the port
+        process.wait_ready(lambda: _serving_pid(client) == process.pid, start_limit_s(data_dir))  # not whoever else took the port
     return process
+
+
+def start_limit_s(data_dir: Path) -> float:
+    """Return how long a server over this folder may take until it answers, in seconds."""
+    stored = sum(file.stat().st_size for file in data_dir.rglob("*.aof"))
+    return _START_LIMIT_S + stored / _LOADED_BYTES_PER_S
 
 
 def client_of(at: RedisAddress, timeout_s: float | None = None, on_connect: Callable[[Any], None] | None = None) -> redis.Redis:

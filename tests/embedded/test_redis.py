@@ -15,7 +15,7 @@ from redis.retry import Retry
 
 from sparkstorm.embedded import RedisServer, check_redis_settings, start_redis
 from sparkstorm.embedded.process import free_port
-from sparkstorm.embedded.redis import find_redis_binary
+from sparkstorm.embedded.redis import find_redis_binary, start_limit_s
 from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
 from tests.embedded.waiting import is_running
 from tests.waiting import wait_for_aof
@@ -56,7 +56,10 @@ def test_the_embedded_redis_passes_the_check_for_users_servers(redis_server: Red
     with redis_server.client() as client:
         check_redis_settings(client)
         assert client.info("persistence")["aof_enabled"] == 1
-        assert client.config_get("auto-aof-rewrite-min-size") == {"auto-aof-rewrite-min-size": str(512 << 20)}
+        assert client.config_get("auto-aof-rewrite-*") == {
+            "auto-aof-rewrite-min-size": str(512 << 20),
+            "auto-aof-rewrite-percentage": "200",
+        }
     tether = Path(f"/proc/{redis_server.pid}/stat").read_text().rpartition(")")[2].split()[1]  # Redis writes its title over its own
     assert "MALLOC_TRIM_THRESHOLD_=" in Path(f"/proc/{tether}/environ").read_text()
 
@@ -197,3 +200,11 @@ def test_an_open_redis_beyond_loopback_is_refused_before_it_is_asked_anything() 
         pytest.raises(InvalidConfigError, match=r"redis\.invalid:6379 is not on loopback and has no password"),
     ):
         check_redis_settings(client)
+
+
+def test_a_server_with_a_long_file_is_given_the_time_to_read_it(tmp_path: Path) -> None:
+    assert start_limit_s(tmp_path) == 60
+    (tmp_path / "appendonlydir").mkdir()
+    with (tmp_path / "appendonlydir" / "a.aof").open("wb") as file:
+        file.truncate(1_500_000_000)  # sparse
+    assert start_limit_s(tmp_path) == 360
