@@ -2,4 +2,12 @@
 
 from setuptools import Extension, setup
 
-setup(ext_modules=[Extension("sparkstorm.model._core", ["sparkstorm/model/_core.c", "sparkstorm/model/_ledger.c"], optional=True)])
+setup(
+    ext_modules=[
+        Extension(
+            "sparkstorm.model._core",
+            ["sparkstorm/model/_core.c", "sparkstorm/model/_ledger.c", "sparkstorm/model/_resp.c"],
+            optional=True,
+        )
+    ]
+)

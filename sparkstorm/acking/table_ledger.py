@@ -76,6 +76,10 @@ class TableLedger:
 
         MalformedFrameError (and nothing applied) when a column is not what it should be.
         """
+        if core is not None:
+            found = core.apply_few(*self._table.views, *inits, *acks, fails, self._table.limit)
+            if found is not None:  # lists of few messages, in a table with room for them
+                return _settled(*found) if found else NOTHING_SETTLED
         rows = count_rows(inits, acks, fails)
         if core is not None and rows:
             return self._apply_compiled(columns_of(inits, acks, fails), rows)
@@ -113,14 +117,8 @@ class TableLedger:
         acked, failed = counts[ACKED], counts[FAILED]
         if not acked and not failed:
             return NOTHING_SETTLED
-        # Copies: a view would keep the whole scratch alive.
         end = len(roots) - failed
-        return Settled(
-            np.array(roots[:acked], np.uint64) if acked else NO_ROOTS,
-            np.array(tasks[:acked], np.int32) if acked else NO_TASKS,
-            np.array(roots[end:], np.uint64) if failed else NO_ROOTS,
-            np.array(tasks[end:], np.int32) if failed else NO_TASKS,
-        )
+        return _settled(roots[:acked], tasks[:acked], roots[end:], tasks[end:])
 
     def _apply_columns(self, batch: Columns) -> Settled:
         require_legal(batch)
@@ -201,13 +199,17 @@ class TableLedger:
         return pack_delta(put, table.take_removed().view(np.uint64))
 
     def _small_delta(self, changes: int) -> bytes:
-        table = self._table
-        collect: Callable[..., int] = plain.collect_changes
-        out: list[list[int]] = [[0] * changes for _ in range(4)]
-        found = collect(*table.views[:4], table.views[5], changes, *out)
-        table.views[4][CHANGED] = 0
-        removed = table.take_removed().tolist() if table.views[4][REMOVED] else []
-        return pack_rows(out[0][:found], out[1][:found], out[2][:found], out[3][:found], removed)
+        table, views = self._table, self._table.views
+        put: tuple[list[int], list[int], list[int], list[int]]
+        if core is not None:
+            put = core.collect_few(*views[:4], views[5], changes)
+        else:
+            collect: Callable[..., int] = plain.collect_changes
+            out: list[list[int]] = [[0] * changes for _ in range(4)]
+            found = collect(*views[:4], views[5], changes, *out)
+            put = out[0][:found], out[1][:found], out[2][:found], out[3][:found]
+        views[4][CHANGED] = 0
+        return pack_rows(*put, table.take_removed().tolist() if views[4][REMOVED] else [])
 
     def snapshot(self) -> bytes:
         """Return everything open as bytes that replace all deltas taken so far; take the delta first."""
@@ -220,3 +222,13 @@ class TableLedger:
     def bytes_per_root(self) -> float:
         """Allocated bytes, logs included, for one open root."""
         return self._table.nbytes / len(self) if len(self) else 0.0
+
+
+def _settled(acked_roots: Any, acked_tasks: Any, failed_roots: Any, failed_tasks: Any) -> Settled:
+    """Return copies of the results: a view would keep the whole scratch alive."""
+    return Settled(
+        np.array(acked_roots, np.uint64) if len(acked_roots) else NO_ROOTS,
+        np.array(acked_tasks, np.int32) if len(acked_tasks) else NO_TASKS,
+        np.array(failed_roots, np.uint64) if len(failed_roots) else NO_ROOTS,
+        np.array(failed_tasks, np.int32) if len(failed_tasks) else NO_TASKS,
+    )

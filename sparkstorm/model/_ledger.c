@@ -10,6 +10,7 @@ enum { LIVE, USED, NEWEST, CHANGED, REMOVED, CANDIDATES, ACKED, FAILED };
 enum { BUCKET_BITS = 3, FAILED_BIT = 4, CHANGED_BIT = 8, STORED_BIT = 16 };
 #define MOST_TASK (((int64_t)1 << 31) - 1)
 #define MOST_BUFFERS 16
+#define FEW 64 /* messages of a batch that comes in lists */
 
 typedef struct {
     int64_t *ids, *values, *counters, *changed, *removed;
@@ -195,6 +196,110 @@ apply_batch(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return PyErr_Occurred() ? NULL : PyLong_FromLongLong(done);
 }
 
+/* Copy lists and tuples of numbers into one array, column after column; 0 when one is something else, or not of few numbers. */
+static int
+take_lists(PyObject *const *args, Py_buffer *columns, int count, int64_t *numbers)
+{
+    Py_ssize_t taken = 0;
+    for (int n = 0; n < count; n++) {
+        if ((!PyList_CheckExact(args[n]) && !PyTuple_CheckExact(args[n])) || PySequence_Fast_GET_SIZE(args[n]) > FEW - taken)
+            return 0;
+        columns[n].buf = numbers + taken;
+        columns[n].len = 8 * PySequence_Fast_GET_SIZE(args[n]);
+        for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(args[n]); at++) {
+            PyObject *number = PySequence_Fast_GET_ITEM(args[n], at);
+            int overflow = 1;
+            if (PyLong_CheckExact(number))
+                numbers[taken++] = PyLong_AsLongLongAndOverflow(number, &overflow);
+            if (overflow)
+                return 0;
+        }
+    }
+    return 1;
+}
+
+static PyObject *
+list_of(const int64_t *numbers, int64_t count)
+{
+    PyObject *list = PyList_New(count);
+    for (int64_t n = 0; list != NULL && n < count; n++) {
+        PyObject *number = PyLong_FromLongLong(numbers[n]);
+        if (number == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, n, number);
+    }
+    return list;
+}
+
+/* apply_batch for few messages in lists, in a table with room for all; None where it is not for this one. */
+static PyObject *
+apply_few(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer b[7], columns[6];
+    int64_t numbers[FEW], candidates[FEW], roots[FEW], tasks[FEW];
+    if (count != 14) {
+        PyErr_SetString(PyExc_TypeError, "apply_few takes 13 columns and a limit");
+        return NULL;
+    }
+    int64_t limit = PyLong_AsLongLong(args[13]);
+    if (limit == -1 && PyErr_Occurred())
+        return NULL;
+    if (!take_lists(args + 7, columns, 6, numbers) || !is_legal(columns) || columns[1].len != columns[0].len ||
+        columns[2].len != columns[0].len || columns[4].len != columns[3].len)
+        Py_RETURN_NONE;
+    int64_t rows = (columns[0].len + columns[3].len + columns[5].len) / 8;
+    if (take_buffers(args, b, 7, 0x7F) < 0)
+        return NULL;
+    Table t = {.ids = b[0].buf, .values = b[1].buf, .tasks = b[2].buf, .flags = b[3].buf, .counters = b[4].buf,
+               .changed = b[5].buf, .removed = b[6].buf, .places = b[0].len / 8};
+    int has_room = t.counters[USED] + rows < limit && t.counters[REMOVED] + rows <= b[6].len / 8;
+    if (has_room) {
+        apply_rows(&t, columns, b[5].len / 8, candidates, roots, 0, limit);
+        settle_rows(&t, candidates, roots, tasks, rows);
+    }
+    int64_t acked = has_room ? t.counters[ACKED] : 0, failed = has_room ? t.counters[FAILED] : 0;
+    release(b, 7);
+    if (!has_room)
+        Py_RETURN_NONE;
+    if (!acked && !failed)
+        Py_RETURN_FALSE;
+    return Py_BuildValue("NNNN", list_of(roots, acked), list_of(tasks, acked), list_of(roots + rows - failed, failed),
+                         list_of(tasks + rows - failed, failed));
+}
+
+/* collect_changes of the twin for few changes: lists of roots, values, tasks and flags. */
+static PyObject *
+collect_few(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer b[5];
+    int64_t found[4][FEW], rows = 0;
+    if (count != 6) {
+        PyErr_SetString(PyExc_TypeError, "collect_few takes 5 columns and a number");
+        return NULL;
+    }
+    int64_t changes = PyLong_AsLongLong(args[5]);
+    if (PyErr_Occurred() || take_buffers(args, b, 5, 8) < 0)
+        return NULL;
+    const int64_t *changed = b[4].buf;
+    uint8_t *flags = b[3].buf;
+    int is_room = changes <= FEW && changes <= b[4].len / 8;
+    for (int64_t row = 0; is_room && row < changes; row++) {
+        int64_t at = place_of(b[0].buf, b[0].len / 8, changed[row]);
+        if (at < 0 || !(flags[at] & CHANGED_BIT))
+            continue;
+        flags[at] = (uint8_t)((flags[at] & ~CHANGED_BIT) | STORED_BIT);
+        found[0][rows] = ((const int64_t *)b[0].buf)[at];
+        found[1][rows] = ((const int64_t *)b[1].buf)[at];
+        found[2][rows] = ((const int32_t *)b[2].buf)[at];
+        found[3][rows++] = flags[at] & FAILED_BIT ? 1 : 0;
+    }
+    release(b, 5);
+    if (!is_room)
+        return PyErr_Format(PyExc_ValueError, "%lld changes are not few", (long long)changes);
+    return Py_BuildValue("NNNN", list_of(found[0], rows), list_of(found[1], rows), list_of(found[2], rows), list_of(found[3], rows));
+}
+
 /* collect_changes of the twin. */
 static PyObject *
 collect_changes(PyObject *module, PyObject *const *args, Py_ssize_t count)
@@ -252,6 +357,8 @@ are_ids(PyObject *module, PyObject *const *args, Py_ssize_t count)
 
 PyMethodDef ledger_functions[] = {
     {"apply_batch", (PyCFunction)(void (*)(void))apply_batch, METH_FASTCALL, "See acking/kernels.py."},
+    {"apply_few", (PyCFunction)(void (*)(void))apply_few, METH_FASTCALL, "See acking/table_ledger.py."},
+    {"collect_few", (PyCFunction)(void (*)(void))collect_few, METH_FASTCALL, "See acking/table_ledger.py."},
     {"collect_changes", (PyCFunction)(void (*)(void))collect_changes, METH_FASTCALL, "See acking/kernels.py."},
     {"are_ids", (PyCFunction)(void (*)(void))are_ids, METH_FASTCALL, "Whether all numbers of a column are ids, and at least a number."},
     {NULL, NULL, 0, NULL},

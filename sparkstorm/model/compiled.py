@@ -1,4 +1,4 @@
-"""The compiled core of the row path (`_core.c`) and of the acker's table (`_ledger.c`), where it was built.
+"""The compiled core: row path (`_core.c`), acker's table (`_ledger.c`), requests to Redis (`_resp.c`), where it was built.
 
 Without it the twins in Python do the same.
 `SPARKSTORM_PURE=1` in the environment leaves it out.
@@ -11,7 +11,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-VERSION = 5
+VERSION = 7
 """Version of the core that these sources work with: CORE_VERSION of `_core.c`."""
 
 

@@ -6,9 +6,13 @@ Connections here never retry by themselves (redis-py would double commits), and 
 from __future__ import annotations
 
 import re
+import struct
+import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib.resources import files
+from socket import SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET
+from socket import socket as Socket
 from typing import Any
 
 import hiredis
@@ -19,6 +23,7 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, Try
 from redis.retry import Retry
 
 from sparkstorm.errors import StoreFullError, StoreInconsistentError, StoreUnavailableError
+from sparkstorm.model.compiled import core
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.transport.log_rewrite import LogRewrite
 
@@ -80,8 +85,14 @@ def _refusal(address: RedisAddress, error: Exception) -> AccessRefusedError:
 
 
 def connect(connection: Connection) -> None:
-    """Connect and greet."""
+    """Connect and greet; the kernel keeps the time-out then, where Python would ask `poll` before every send and receive."""
     connection.connect()  # type: ignore[no-untyped-call]
+    socket: Any = connection._sock
+    if type(socket) is Socket and sys.platform == "linux" and (timeout_s := socket.gettimeout()):
+        limit = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1_000_000))
+        socket.setsockopt(SOL_SOCKET, SO_RCVTIMEO, limit)
+        socket.setsockopt(SOL_SOCKET, SO_SNDTIMEO, limit)
+        socket.settimeout(None)
 
 
 def send(connection: Connection, packed: Packed) -> None:
@@ -89,14 +100,25 @@ def send(connection: Connection, packed: Packed) -> None:
     if len(packed) > 1 and sum(map(len, packed)) <= _SENT_AT_ONCE:
         packed = (b"".join(packed),)
     socket: Any = connection._sock  # redis-py's own way of sending calls it once for each part
-    for part in packed:
-        socket.sendall(part)
+    try:
+        for part in packed:
+            socket.sendall(part)
+    except BlockingIOError as error:  # of the kernel's time-out
+        raise redis.TimeoutError("it takes in nothing more") from error
 
 
-def pack(*words: Any) -> list[bytes]:
-    """A command as the parts to send; large words are parts of their own, which nothing copies."""
+def pack(*words: Any) -> Packed:
+    """Return a command as the parts to send; large words are parts of their own, which nothing copies."""
+    return pack_words([*words])
+
+
+def pack_words(head: list[Any], commands: list[tuple[Any, ...]] | None = None) -> Packed:
+    """Return the same for one request of these words and of these commands, each behind its length."""
+    if core is not None and (packed := core.pack_words(head, commands or [], _LARGE_WORD)) is not None:
+        return [packed]
+    words = [*head, *(word for command in commands or () for word in (len(command), *command))]
     if not any(type(word) is bytes and len(word) >= _LARGE_WORD for word in words):
-        return [hiredis.pack_command(words)]
+        return [hiredis.pack_command(tuple(words))]
     parts, small = list[bytes](), [b"*%d\r\n" % len(words)]
     for word in words:
         data = word if type(word) is bytes else str(word).encode()
@@ -194,7 +216,7 @@ class Link:
                 self.number += 1
                 self._make_log_whole(self._connection)
             send(self._connection, make())
-            return [_reply(self._connection) for _ in range(replies)]
+            return [receive(self._connection) for _ in range(replies)]
         except _REFUSED as error:
             self.close()
             raise _refusal(self._address, error) from error
@@ -221,16 +243,26 @@ class Script:
         self._link = link
         self._sha = b""
 
-    def run(self, prefix: str, make: Callable[[], Sequence[Any]]) -> list[Any]:
+    def run(self, prefix: str, make: Callable[[], list[Any]]) -> list[Any]:
         """The script's answer; `make` gives the arguments of each try. Refusals are raised as errors of ours."""
         return list(self.run_with(prefix, make)[0])
 
-    def run_with(self, prefix: str, make: Callable[[], Sequence[Any]], then: Packed = ()) -> list[Any]:
-        """The script's answer, and that of a packed request that may be applied twice, sent behind it in the same round trip."""
+    def run_with(
+        self, prefix: str, make: Callable[[], list[Any]], commands: list[tuple[Any, ...]] | None = None, then: Packed = ()
+    ) -> list[Any]:
+        """The script's answer, and that of a packed request that may be applied twice, sent behind it in the same round trip.
+
+        `commands` follow the arguments, each behind its length.
+        """
+
+        def request() -> Packed:
+            packed = pack_words(["EVALSHA", self._sha, 1, prefix, *make()], commands)
+            return [*packed, *then] if then else packed
+
         while True:
             if not self._sha:
                 self._sha = self._link.ask(("SCRIPT", "LOAD", self._source))[0]
-            answer, *others = self._link.insist(lambda: [*pack("EVALSHA", self._sha, 1, prefix, *make()), *then], 2 if then else 1)
+            answer, *others = self._link.insist(request, 2 if then else 1)
             if isinstance(answer, NoScriptError):
                 self._sha = b""
             elif isinstance(answer, Exception):
@@ -268,8 +300,13 @@ def _is_passing(answer: Any) -> bool:
     return any(code in str(answer) for code in _PASSING)
 
 
-def _reply(connection: Connection) -> Any:
+def receive(connection: Connection) -> Any:
+    """Return the next reply, an error reply as a value."""
     try:
         return connection.read_response()
     except redis.ResponseError as error:
         return error
+    except redis.ConnectionError as error:
+        if isinstance(error.__context__, BlockingIOError):  # of the kernel's time-out
+            raise redis.TimeoutError("it does not answer") from error
+        raise

@@ -130,13 +130,13 @@ class RowFrame:
 class AckerMessages:
     """Messages to ackers of one epoch, combined per root (streams __ack_init, __ack_ack, __ack_fail, __ack_reset_timeout)."""
 
-    init_roots: Numbers = field(default_factory=lambda: NO_IDS)
-    init_values: Numbers = field(default_factory=lambda: NO_IDS)
-    init_tasks: Numbers = field(default_factory=lambda: NO_IDS)
-    ack_roots: Numbers = field(default_factory=lambda: NO_IDS)
-    ack_values: Numbers = field(default_factory=lambda: NO_IDS)
+    init_roots: Numbers = ()
+    init_values: Numbers = ()
+    init_tasks: Numbers = ()
+    ack_roots: Numbers = ()
+    ack_values: Numbers = ()
     failures: dict[int, Failure] = field(default_factory=dict)
-    renewed: Numbers = field(default_factory=lambda: NO_IDS)  # roots whose time-out begins anew
+    renewed: Numbers = ()  # roots whose time-out begins anew
     oldest_ms: int = 0  # no root in here was born before: while this frame waits, none of them may time out
 
     def __len__(self) -> int:
@@ -297,9 +297,9 @@ def encode_settled(codec: Codec, settled: SettledRoots) -> bytes:
     )
 
 
-def decode(codec: Codec, data: bytes) -> Frame:
-    """Check and open a frame; MalformedFrameError says what is wrong with it."""
-    kind = kind_of(data)
+def decode(codec: Codec, data: bytes, kind: int = 0) -> Frame:
+    """Check and open a frame; MalformedFrameError says what is wrong with it. `kind`: as `kind_of` has found it, 0: not asked."""
+    kind = kind or kind_of(data)
     oldest_ms = _HEADER.unpack_from(data)[3]
     body = codec.unpack(memoryview(data)[_HEADER.size :], MAX_CONTAINERS)
     if not isinstance(body, list):
@@ -367,15 +367,11 @@ def _checked_roots(roots: Any, lengths: Any, several: Any, count: int) -> RootRu
 
 def _decode_messages(body: list[Any], oldest_ms: int) -> AckerMessages:
     init_roots, init_values, init_tasks, ack_roots, ack_values, failures, renewed = body
-    roots, values, tasks = (_numbers(column) for column in (init_roots, init_values, init_tasks))
-    acked, edges, reset = (_numbers(column) for column in (ack_roots, ack_values, renewed))
+    roots, acked, reset = (_ids(column, 1, "a root") for column in (init_roots, ack_roots, renewed))
+    values, edges = (_ids(column, 0, "a value") for column in (init_values, ack_values))
+    tasks = _ids(init_tasks, 0, "a spout task")
     _check(len(roots) == len(values) == len(tasks) and len(acked) == len(edges), "uneven columns")
-    for column in (roots, acked, reset):
-        _check_ids(column, 1, "a root")
-    for column in (values, edges):
-        _check_ids(column, 0, "a value")
-    if len(tasks):
-        _check(max(tasks.tolist()) < TASK_LIMIT, "a spout task is above 2**31 - 1")
+    _check(not len(tasks) or max(tasks if type(tasks) is list else tasks.tolist()) < TASK_LIMIT, "a spout task is above 2**31 - 1")
     return AckerMessages(roots, values, tasks, acked, edges, unpack_failures(failures, ID_LIMIT), reset, oldest_ms)
 
 
@@ -419,12 +415,20 @@ def _numbers(data: Any, kind: str = "<u8") -> Ids:
 
 def _id_list(data: Any, least: int, name: str) -> list[Any]:
     """Checked ids of a column as a list."""
+    found = _ids(data, least, name)
+    return list(found.tolist()) if isinstance(found, np.ndarray) else found
+
+
+def _ids(data: Any, least: int, name: str) -> Any:
+    """Checked ids of a column: a list of few, an array of many."""
+    if data == b"":
+        return []
     if type(data) is not bytes or len(data) % 8 or len(data) > 8 * _FEW_ROWS:
         ids = _numbers(data)
         _check_ids(ids, least, name)
-        return list(ids.tolist())
+        return ids
     found = list(struct.unpack(f"<{len(data) // 8}Q", data))
-    _check(not found or (min(found) >= least and max(found) < ID_LIMIT), f"{name} is not between {least} and 2**63 - 1")
+    _check(min(found) >= least and max(found) < ID_LIMIT, f"{name} is not between {least} and 2**63 - 1")
     return found
 
 

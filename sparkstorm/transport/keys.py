@@ -27,7 +27,7 @@ class Keys:
 
     def stream(self, task: int | str) -> str:
         """The stream of one task's entries; of no task: what the names of all begin with."""
-        return f"{self.prefix}:task:{task}"
+        return self("task", task)
 
     def tap(self, name: str) -> str:
         """Mark that a client looks at a stream ("component:stream")."""

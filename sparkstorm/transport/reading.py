@@ -34,6 +34,7 @@ class Reading:
         self._is_fresh = False  # whether a commit has looked since the last `poll`
         self.wanted: tuple[Mapping[int, str], int] | None = None  # to be asked by the next commit, or before the next wait
         self._answer_due = 0.0
+        self._is_readable = False  # whether `wait` has seen the answer come, or the end of the connection
         self._stream_by_task: dict[int, bytes] = {}
         self._task_by_stream: dict[bytes, int] = {}
         self._brought: dict[int, deque[tuple[str, int]]] = {}  # (entry, bytes), oldest first
@@ -52,7 +53,7 @@ class Reading:
         if self._connection is not None:
             self._connection.disconnect()  # type: ignore[no-untyped-call]
             self.was_lost = True
-        self._connection, self._asked = None, None
+        self._connection, self._asked, self._is_readable = None, None, False
         self._answers, self._is_fresh, self.wanted = [], False, None
 
     def note_consumed(self, cursors: Mapping[int, Cursor]) -> None:
@@ -103,6 +104,11 @@ class Reading:
             self._brought[entry.task].append((entry.id, len(entry.data)))
         return found
 
+    @property
+    def has_answers(self) -> bool:
+        """Return whether answers are here that `poll` has not taken."""
+        return bool(self._answers)
+
     def request(self) -> Packed:
         """Return the request that travels with a commit; none while a question is open, whose answer would be the same."""
         if self.wanted is None or self._asked is not None or self.was_lost:
@@ -130,6 +136,7 @@ class Reading:
         except (OSError, ValueError):
             self.drop()
             return True
+        self._is_readable = socket is not None and socket in ready
         return bool(ready) or socket is None
 
     def _open_question(self, after: Mapping[int, str], count: int) -> None:
@@ -158,7 +165,8 @@ class Reading:
     def _take_answer(self) -> None:
         if self._connection is None or self._asked is None:
             return
-        if not self._connection.can_read(timeout=0):
+        is_readable, self._is_readable = self._is_readable, False
+        if not is_readable and not self._connection.can_read(timeout=0):
             if time.monotonic() > self._answer_due:  # a peer that went away without a word
                 self.drop()
             return

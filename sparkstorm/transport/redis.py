@@ -106,12 +106,8 @@ class RedisTransport:
     def commit(self, commit: Commit) -> Pressure:
         """One script call, sent again unchanged until its outcome is known."""
         frees = commit.frees(self._reading.bytes_passed(commit.cursors))
-        commands: list[Any] = []
-        for command in self._commands(commit):
-            commands.append(len(command))
-            commands += command
-        backlog = self._run(commit, commands, "free" if frees else "grow", self._reading.request())
-        self._standing = Commit(commit.owner, commit.token_by_task, commit.generation, commit.seq)
+        backlog = self._run(commit, self._commands(commit), "free" if frees else "grow", self._reading.request())
+        self._standing.generation, self._standing.seq = commit.generation, commit.seq
         self._reading.note_consumed(commit.cursors)
         key = self._keys("backlog")
         sizes = {task: read_number(size, key) for task, size in zip(commit.watched, backlog, strict=True)}
@@ -135,6 +131,11 @@ class RedisTransport:
     def wait(self, timeout_ms: float, wake_fds: Sequence[int] = ()) -> bool:
         """Until the answer to the open question arrives."""
         return self._reading.wait(timeout_ms, wake_fds)
+
+    @property
+    def has_read(self) -> bool:
+        """Return whether the last commit has brought entries that `poll` has not returned yet."""
+        return self._reading.has_answers
 
     def release(self) -> None:
         """Trim every owned stream up to its stored cursor; a full Redis allows that."""
@@ -174,7 +175,7 @@ class RedisTransport:
         self._link.close()
         self._reading.drop()
 
-    def _run(self, commit: Commit, commands: list[Any], mode: str, read: Packed = ()) -> list[Any]:
+    def _run(self, commit: Commit, commands: list[tuple[Any, ...]], mode: str, read: Packed = ()) -> list[Any]:
         """The script's answer without its 'OK'; on a connection not proven yet the script also checks the frames read so far.
 
         `read` is a request to read, which travels behind the script; its answer is kept for `poll`.
@@ -184,12 +185,12 @@ class RedisTransport:
 
         def arguments() -> list[Any]:
             if self._link.number == self._proven:
-                return [*head, _PROVEN, *commands]
+                return [*head, _PROVEN]
             self._reading.drop()  # its buffer may hold answers of a server that is no more
             doubts = self._reading.unconsumed()
-            return [*head, len(doubts) // 2, *doubts, *commands]
+            return [*head, len(doubts) // 2, *doubts]
 
-        answer, *entries = self._commit_script.run_with(self._keys.prefix, arguments, read)
+        answer, *entries = self._commit_script.run_with(self._keys.prefix, arguments, commands, read)
         self._require_whole(commit.owner, answer)
         if answer[0] == b"FENCED":
             raise FencedError(f"task {text(answer[1])} belongs to token {text(answer[2])} now")
@@ -225,27 +226,35 @@ class RedisTransport:
             f"{cause}; kill the topology, delete the keys {self._keys.prefix}:* or restore a backup, and submit it again"
         )
 
-    def _commands(self, commit: Commit) -> Iterable[tuple[Any, ...]]:
+    def _commands(self, commit: Commit) -> list[tuple[Any, ...]]:
         k = self._keys
         waiting = {task: -size for task, size in commit.drained_bytes.items()}
+        found: list[tuple[Any, ...]] = []
         for task, data, counted in commit.frames:
-            yield ("XADD", k.stream(task), "*", _FIELD, data)
+            found.append(("XADD", k("task", task), "*", _FIELD, data))
             if counted:
                 waiting[task] = waiting.get(task, 0) + counted
-        for tasks in _some(list(commit.cursors)):
-            cursors = [(task, commit.cursors[task]) for task in tasks]
-            yield ("HSET", k("cursor"), *(word for task, cursor in cursors for word in (task, f"{cursor.entry} {cursor.row}")))
-        for task, cursor in commit.cursors.items():
-            yield _trim(k, task, cursor)
-        for tasks in _some(list(waiting)):
-            changes = (word for task in tasks for word in (task, waiting[task], int(task in commit.drained_bytes)))
-            yield ("COUNT", k("backlog"), k.stream(""), *changes)
-        for task, delta in commit.journal:
-            yield ("RPUSH", k("journal", task), delta)
-        for task, count in commit.dropped.items():
-            yield ("LTRIM", k("journal", task), count, -1)
-        yield from write_commands(k, commit.state)
-        yield from self._outcomes(commit)
+        for tasks in _some(commit.cursors):
+            words: list[Any] = ["HSET", k("cursor")]
+            for task in tasks:
+                cursor = commit.cursors[task]
+                words += task, f"{cursor.entry} {cursor.row}"
+            found.append(tuple(words))
+        found += [_trim(k, task, cursor) for task, cursor in commit.cursors.items()]
+        for tasks in _some(waiting):
+            words = ["COUNT", k("backlog"), k.stream("")]
+            for task in tasks:
+                words += task, waiting[task], 1 if task in commit.drained_bytes else 0
+            found.append(tuple(words))
+        found += [("RPUSH", k("journal", task), delta) for task, delta in commit.journal]
+        found += [("LTRIM", k("journal", task), count, -1) for task, count in commit.dropped.items()]
+        found += write_commands(k, commit.state)
+        found += self._outcomes(commit)
+        if commit.progress:
+            found.append(("HSET", k("progress"), commit.owner, commit.progress))
+        if commit.low_ms is not None:
+            found.append(("HSET", k("low"), commit.owner, commit.low_ms))
+        return found
 
     def _outcomes(self, commit: Commit) -> Iterable[tuple[Any, ...]]:
         k = self._keys
@@ -257,10 +266,6 @@ class RedisTransport:
             yield ("XADD", k("dead"), "MAXLEN", "~", MOST_DEAD_LETTERS, "*", _FIELD, data)
         for data in commit.quarantined:
             yield ("XADD", k("quarantine"), "*", _FIELD, data)
-        if commit.progress:
-            yield ("HSET", k("progress"), commit.owner, commit.progress)
-        if commit.low_ms is not None:
-            yield ("HSET", k("low"), commit.owner, commit.low_ms)
 
     def _current_fullness(self) -> float:
         now = time.monotonic()
@@ -273,9 +278,12 @@ class RedisTransport:
         return self._fullness
 
 
-def _some(tasks: list[int]) -> Iterable[list[int]]:
+def _some(tasks: Collection[int]) -> Iterable[Collection[int]]:
     """Tasks in parts that fit into one command."""
-    return (tasks[start : start + _TASKS_AT_ONCE] for start in range(0, len(tasks), _TASKS_AT_ONCE))
+    if len(tasks) <= _TASKS_AT_ONCE:
+        return (tasks,) if tasks else ()
+    listed = list(tasks)
+    return [listed[start : start + _TASKS_AT_ONCE] for start in range(0, len(listed), _TASKS_AT_ONCE)]
 
 
 def _trim(keys: Keys, task: int, cursor: Cursor) -> tuple[Any, ...]:

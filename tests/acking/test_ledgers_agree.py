@@ -41,7 +41,7 @@ class LedgersAgree(RuleBasedStateMachine):
     def begin(self) -> None:
         self.tables = {"rows": TableLedger(), "columns": TableLedger(), "mixed": TableLedger()}
         if compiled.core is not None:
-            self.tables["compiled"] = TableLedger()
+            self.tables |= {"compiled": TableLedger(), "few": TableLedger()}
         self.journal = {name: [] for name in ("dict", *self.tables)}
         self.snapshots = dict.fromkeys(self.journal, b"")
 
@@ -49,9 +49,9 @@ class LedgersAgree(RuleBasedStateMachine):
         return {"dict": self.plain, **self.tables}
 
     def _choose(self, name: str) -> None:
-        vars(table_ledger)["core"] = compiled.core if name == "compiled" else None
+        vars(table_ledger)["core"] = compiled.core if name in ("compiled", "few") else None
         table_ledger._COLUMNS_FROM = {"columns": 1, "mixed": 12}.get(name, 1 << 60)
-        table_ledger._ROWS_BELOW = 10 if name in ("mixed", "rows") else 1
+        table_ledger._ROWS_BELOW = 10 if name in ("mixed", "rows", "few") else 1
 
     def _each(self, say: Any) -> None:
         told = {}
@@ -62,8 +62,11 @@ class LedgersAgree(RuleBasedStateMachine):
 
     @rule(inits=INITS, acks=ACKS, fails=FAILS)
     def apply(self, inits: list[Any], acks: list[Any], fails: list[int]) -> None:
-        def say(_: str, ledger: Ledger) -> Any:
-            settled = ledger.apply(_columns(inits, 3), _columns(acks, 2), fails)
+        def say(name: str, ledger: Ledger) -> Any:
+            columns: Any = [*_columns(inits, 3), *_columns(acks, 2), fails]
+            if name == "compiled":  # few numbers come as columns too
+                columns = [np.array(column, np.uint64) for column in columns]
+            settled = ledger.apply(columns[:3], columns[3:5], columns[5])
             return acked(settled), failed(settled)
 
         self._each(say)

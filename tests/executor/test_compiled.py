@@ -27,7 +27,7 @@ from sparkstorm.model import compiled
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.testing import FeederSpout
-from sparkstorm.transport import frames
+from sparkstorm.transport import connection, frames
 from sparkstorm.worker import epoch as epochs
 from sparkstorm.worker.epoch import Epoch, RandomIds
 
@@ -53,7 +53,7 @@ def each_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 def use(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     core = compiled.core if which == "compiled" else None
-    for module in (emitters, runners, routes, epochs, frames, states):
+    for module in (emitters, runners, routes, epochs, frames, states, connection):
         monkeypatch.setattr(module, "core", core)
     if core is None and compiled.core is not None:
         monkeypatch.setattr(MemoryState, "add", vars(MemoryState)["add"].plain)
@@ -265,6 +265,28 @@ def test_blocks_have_the_bytes_of_the_plain_way(monkeypatch: pytest.MonkeyPatch)
 
     plain, fast = both(monkeypatch, encoded)
     assert plain == fast
+
+
+def test_requests_to_redis_have_the_bytes_of_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(7)
+    words: list[Callable[[], Any]] = [
+        lambda: chance.choice([0, -1, 9, 10, 2**31, -(2**63), 2**63 - 1, 2**63, 1.5]),
+        lambda: chance.choice(["", "HSET", "ä\0€", "x" * 17_000]),
+        lambda: chance.choice([b"", b"\r\n$3", b"x" * 16_383, b"x" * 16_384, b"x" * 40_000]),
+        lambda: chance.randrange(-1000, 1000),
+    ]
+
+    def packed(each: list[tuple[list[Any], list[tuple[Any, ...]]]]) -> list[Any]:
+        return [(len(parts := connection.pack_words(head, commands)), b"".join(parts)) for head, commands in each]
+
+    several = [
+        ([word() for word in words], [tuple(chance.choice(words)() for _ in range(n)) for n in range(chance.randrange(4))])
+        for _ in range(500)
+    ]
+    small = [(["EVALSHA", b"sha", 1, "prefix", -1], [("RPUSH", "key", b"delta"), ("HSET", "key", 7, -8)])]
+    plain, fast = both(monkeypatch, lambda: packed([*several, *small]))
+    assert [data for _, data in plain] == [data for _, data in fast]
+    assert plain[-1][1].startswith(b"*14\r\n$7\r\nEVALSHA\r\n") and plain[-1][1].endswith(b"$2\r\n-8\r\n")
 
 
 def test_the_core_says_its_version() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pytest
+import redis
 from redis.connection import Connection
 
 from sparkstorm.embedded import RedisServer
@@ -16,7 +17,7 @@ from sparkstorm.errors import SparkStormError, StoreFullError, StoreInconsistent
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.testing.system.proxy import redis_request
 from sparkstorm.transport.base import START
-from sparkstorm.transport.connection import pack
+from sparkstorm.transport.connection import open_connection, pack, receive, send
 from sparkstorm.transport.redis import RedisTransport
 from tests.contracts.benches import RedisBench, read
 
@@ -200,3 +201,20 @@ def test_large_words_are_sent_as_they_are() -> None:
     parts = pack(*words)
     assert b"".join(parts) == b"".join(Connection().pack_command(*words))  # type: ignore[no-untyped-call]
     assert any(part is words[5] for part in parts)
+
+
+@pytest.mark.system
+def test_a_server_that_neither_answers_nor_reads_is_given_up_in_time(redis_server: RedisServer) -> None:
+    bench = RedisBench(redis_server)
+    one, other = (open_connection(bench.address, 0.2) for _ in range(2))
+    bench.proxy.pause()
+    send(one, pack("PING"))
+    began = time.monotonic()
+    with pytest.raises(redis.TimeoutError, match="does not answer"):
+        receive(one)
+    with pytest.raises(redis.TimeoutError, match="takes in nothing more"):
+        send(other, [b"x" * (64 << 20)])
+    assert 0.2 < time.monotonic() - began < 20
+    other.disconnect()  # type: ignore[no-untyped-call]
+    bench.proxy.resume()
+    bench.close()
