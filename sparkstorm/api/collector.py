@@ -62,5 +62,8 @@ class SpoutOutputCollector(Protocol):
     def emit_direct(self, task: int, values: Values, message_id: Any = None, stream: str = "default") -> None:
         """Send values to one task of a direct stream's subscriber."""
 
+    def keep_position(self, message_id: Any) -> None:
+        """Have the source's position committed though nothing is emitted; `ack` gets the id once it is."""
+
     def report_error(self, error: BaseException | str) -> None:
         """Record an error of this component without failing anything."""

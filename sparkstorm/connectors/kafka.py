@@ -11,9 +11,8 @@ from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.connectors.file_records import json_parser
-from sparkstorm.connectors.kafka_batch import batch_maker
 from sparkstorm.connectors.kafka_client import CALL_SECS, Client, exception, is_lasting, topic_name
-from sparkstorm.connectors.kafka_order import PartitionOrder
+from sparkstorm.connectors.kafka_records import PartitionOrder, batch_maker
 from sparkstorm.connectors.patience import Patience, Secret
 from sparkstorm.errors import CodecError, InvalidConfigError, SparkStormError
 
@@ -68,7 +67,10 @@ class KafkaSource(ReplayableSpout):
         if not (start in ("earliest", "latest") or type(start) is int) or lost not in ("fail", "skip"):
             raise InvalidConfigError('KafkaSource: start is "earliest", "latest" or milliseconds, and lost is "fail" or "skip"')
         self._client = Client("KafkaSource", servers, options, Secret("KafkaSource", password_file, password_env))
-        self._topics = [topic_name(each, "KafkaSource") for each in ([topics] if isinstance(topics, str) else topics)]
+        names = [topic_name(each, "KafkaSource") for each in ([topics] if isinstance(topics, str) else topics)]
+        if not names:
+            raise InvalidConfigError("KafkaSource: name a topic, at least one")
+        self._topics = list(dict.fromkeys(names))
         if fields is not None and not isinstance(fields, Mapping):
             fields = dict.fromkeys(fields, "any")
         self._fields = None if fields is None else dict(fields)
@@ -93,6 +95,7 @@ class KafkaSource(ReplayableSpout):
         emits_rows = self._is_read or "default" not in context.column_streams
         self._make_batch = None if emits_rows else batch_maker(self._fields, self._binary)
         self._most = _ROWS_PER_CALL if self._make_batch is None else _BATCH_ROWS
+        self._is_begun = bool(self._handed)  # its first partitions have positions
         self._next = {key: at for key, at in self._handed.items() if self._is_mine(*key.rsplit("/", 1))}  # by "topic/partition"
         self._order = PartitionOrder(self._idle_ms)
         self._consumer: Any = None
@@ -193,7 +196,7 @@ class KafkaSource(ReplayableSpout):
 
     def restore(self, position: Any) -> None:
         """Go on there."""
-        self._next = dict(position)
+        self._next, self._is_begun = dict(position), True
 
     def take_over(self, handed: Sequence[Any]) -> KafkaSource:
         """The same source behind all former tasks' positions, with any number of tasks."""
@@ -319,6 +322,9 @@ class KafkaSource(ReplayableSpout):
             for each in new:
                 self._assigned.add(f"{each.topic}/{each.partition}")
                 self._order.add(f"{each.topic}/{each.partition}")
+        if not self._is_begun and self._start != "earliest":
+            self._collector.keep_position(0)
+        self._is_begun = True
         self._look_ms = self._now_ms() + _LOOK_MS
 
     def _placed(self, partitions: list[Any]) -> list[Any]:
@@ -328,15 +334,16 @@ class KafkaSource(ReplayableSpout):
         for each in begun:
             each.offset = self._next[f"{each.topic}/{each.partition}"]
         new = [p for p in partitions if f"{p.topic}/{p.partition}" not in self._next]
-        if type(self._start) is int and new and not self._assigned:
+        if type(self._start) is int and new and not self._is_begun:
             asked = [TopicPartition(p.topic, p.partition, self._start) for p in new]
             new = self._consumer.offsets_for_times(asked, timeout=CALL_SECS)
         else:
             for each in new:
-                each.offset = OFFSET_END if self._start == "latest" and not self._assigned else OFFSET_BEGINNING
+                each.offset = OFFSET_END if self._start == "latest" and not self._is_begun else OFFSET_BEGINNING
         for each in new:
-            if each.offset < 0 and each.offset != OFFSET_BEGINNING:  # the end now, as a number that outlasts a restart
+            if each.offset < 0 and each.offset != OFFSET_BEGINNING:  # the end now
                 each.offset = self._consumer.get_watermark_offsets(each, timeout=CALL_SECS)[1]
+            if each.offset >= 0:  # as a number that outlasts a restart
                 self._next[f"{each.topic}/{each.partition}"] = each.offset
         return begun + new
 

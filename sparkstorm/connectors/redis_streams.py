@@ -62,7 +62,10 @@ class RedisSource(ReplayableSpout):
             raise InvalidConfigError('RedisSource: first is "0" or "$", and lost is "fail" or "skip"')
         self._url = without_password(url, "RedisSource")
         self._secret = Secret("RedisSource", password_file, password_env)
-        self._streams = [plain_name(each, "RedisSource") for each in ([streams] if isinstance(streams, str) else streams)]
+        names = [plain_name(each, "RedisSource") for each in ([streams] if isinstance(streams, str) else streams)]
+        if not names:
+            raise InvalidConfigError("RedisSource: name a stream, at least one")
+        self._streams = list(dict.fromkeys(names))  # two tasks must not read the same one
         self._fields = [plain_name(each, "RedisSource") for each in fields]
         self._first, self._follow, self._lost = first, follow, lost
         self.outputs = {**dict.fromkeys(self._fields, "string"), "id": "string", "time_ms": "bigint"}
@@ -128,7 +131,11 @@ class RedisSource(ReplayableSpout):
                 f"{self._where}: {error}; name the password's place with password_file or password_env"
             ) from error
         except redis.ResponseError as error:
-            raise InvalidConfigError(f"{self._where}: {error}") from error
+            is_passing = isinstance(error, redis.exceptions.ClusterDownError) or str(error).startswith("BUSY ")  # a script runs
+            if not is_passing:
+                raise InvalidConfigError(f"{self._where}: {error}") from error
+            self._patience.bear(error)
+            return False
         except redis.RedisError as error:
             self._is_checked = False
             self._patience.bear(error)
@@ -144,8 +151,11 @@ class RedisSource(ReplayableSpout):
         if self._client is None:
             self._client = connect(self._url, self._secret)
         if not self._is_checked:
+            is_new = "$" in self._last.values()
             self._check_positions()
             self._is_checked = True
+            if is_new:
+                self._collector.keep_position(0)
         return self._client.xread(self._last, count=2_000, block=100 if self._follow else None)
 
     def _check_positions(self) -> None:

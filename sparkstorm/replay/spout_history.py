@@ -73,6 +73,9 @@ class _Kept:
     def emit_direct(self, task: int, values: Any, message_id: Any = None, stream: str = "default") -> None:
         raise ReplayFailedError(f"spout '{self.component}' names the tasks it emits to; as data, rows do not")
 
+    def keep_position(self, message_id: Any) -> None:
+        """Positions are kept by none here."""
+
     def report_error(self, error: BaseException | str) -> None:
         raise ReplayFailedError(f"spout '{self.component}' reported: {describe_error(error)}")
 

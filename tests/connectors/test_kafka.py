@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import time
@@ -17,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: 
 from sparkstorm.api import ColumnBolt, Source, TopologyBuilder, TransactionalSink
 from sparkstorm.connectors import KafkaSink, KafkaSource, kafka_sink
 from sparkstorm.connectors.file_records import json_parser
-from sparkstorm.connectors.kafka_batch import batch_maker
+from sparkstorm.connectors.kafka_records import batch_maker
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import CaptureBolt, LocalCluster
 from sparkstorm.testing.system.kafka import KafkaServer
@@ -121,6 +122,35 @@ def test_a_start_may_be_a_time_or_the_end(kafka: KafkaServer) -> None:
         bench: Any = Bench(source)  # type: ignore[arg-type]
         assert [row[0] for row in bench.until(99)] == wanted, start
         source.close()
+
+
+@pytest.mark.parametrize("start", ["latest", 6])
+def test_a_start_is_found_once_and_partitions_that_are_added_later_are_read_from_their_beginning(
+    kafka: KafkaServer, start: str | int
+) -> None:
+    name = topic(kafka)
+    produce(kafka, name, ["old"])
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    source = KafkaSource(kafka.address, name, start=start)
+    tasks: list[Any] = [Bench(copy.copy(source), tasks=2) for _ in range(2)]  # type: ignore[arg-type]
+    bench: Any
+    for index, bench in enumerate(tasks):
+        bench.source._index = index
+        bench.step()
+    assert sorted(str(bench.kept) for bench in tasks) == [f"[{{'{name}/0': 1}}]", "[{}]"]
+    produce(kafka, name, ["new"])
+    admin.create_partitions([NewPartitions(name, 2)])[name].result(20)
+    produce(kafka, name, ["added"], 1)
+    for index, bench in enumerate(tasks):
+        if index:  # one task goes on, the other one starts anew
+            bench.source.close()
+            bench = tasks[index] = Bench(bench.source, bench.kept[0], tasks=2)
+            bench.source._index = index
+        bench.at_ms += 30_000
+    found = [row[0] for bench in tasks for row in bench.until(1)]
+    assert sorted(found) == ['"added"', '"new"']
+    for bench in tasks:
+        bench.source.close()
 
 
 def test_rows_are_in_the_topic_once_whatever_dies(kafka: KafkaServer) -> None:

@@ -7,13 +7,17 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from sparkstorm.api import TopologyBuilder, TransactionalSink
 from sparkstorm.connectors import RedisSink, RedisSource, SparkFrame
+from sparkstorm.connectors.patience import Secret
+from sparkstorm.connectors.spark_frame import _Target
 from sparkstorm.embedded import RedisServer, start_redis
 from sparkstorm.embedded.redis import find_redis_binary
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
@@ -21,6 +25,7 @@ from sparkstorm.testing import CaptureBolt, LocalCluster
 from tests.connectors.mortal import die_everywhere, feed
 from tests.connectors.test_sql import Bench as SqlBench
 from tests.transport.bare_redis import debian_redis, version_of
+from tests.waiting import wait_until
 
 names = (f"links-{number}" for number in itertools.count())
 
@@ -54,6 +59,65 @@ def test_entries_come_once_with_id_and_time_over_restarts(url: str, redis_server
         bench = Bench(source, position)  # type: ignore[arg-type]
         assert bench.step() == [("c", None, "7-0", 7)]
         source.close()
+
+
+def test_the_end_where_a_source_began_outlasts_a_restart_before_its_first_entry(url: str, redis_server: RedisServer) -> None:
+    there, later = next(names), next(names)
+    source = RedisSource(url, [there, later], ["n"], first="$", password_env="TEST_REDIS_PASSWORD")
+    with redis_server.client() as client:
+        client.xadd(there, {"n": "0"}, "5-1")
+        bench: Any = Bench(source)  # type: ignore[arg-type]
+        bench.source.next_tuple()
+        assert [{name: id for name, (id, _) in kept.items()} for kept in bench.kept] == [{there: "5-1", later: "0-0"}]
+        source.close()
+        client.xadd(there, {"n": "1"}, "6-0")
+        client.xadd(later, {"n": "2"}, "7-0")
+        bench = Bench(source, bench.kept[0])  # type: ignore[arg-type]
+        bench.source.next_tuple()
+        assert sorted(bench.rows) == [("1", "6-0", 6), ("2", "7-0", 7)] and not bench.kept
+        source.close()
+
+
+def test_a_server_that_runs_a_long_script_is_waited_for(url: str, redis_server: RedisServer) -> None:
+    name = next(names)
+    source = RedisSource(url, name, ["n"], follow=False, password_env="TEST_REDIS_PASSWORD")
+    bench: Any = Bench(source)  # type: ignore[arg-type]
+    with redis_server.client() as client, redis_server.client() as other, ThreadPoolExecutor(1) as threads:
+        client.xadd(name, {"n": "1"}, "5-0")
+        client.config_set("lua-time-limit", 1)
+        try:
+            threads.submit(other.eval, "while true do end", 0)
+            wait_until(lambda: is_busy(client), "the script runs")
+            bench.source.next_tuple()
+            assert bench.rows == [] and "cannot be reached: BUSY" in bench.errors[0]
+            client.script_kill()
+            wait_until(lambda: not is_busy(client), "the script has ended")
+        finally:
+            client.config_set("lua-time-limit", 5000)
+        bench.at_ms += 1000
+        assert bench.step() == [("1", "5-0", 5)]
+    source.close()
+
+
+def is_busy(client: Any) -> bool:
+    try:
+        return not client.ping()
+    except redis.ResponseError:
+        return True
+
+
+def test_batches_of_a_checkpoint_that_was_given_up_fence_none_of_the_next_one(url: str, redis_server: RedisServer) -> None:
+    from pyspark.sql import Row
+    from pyspark.sql.types import LongType, StructType
+
+    name = next(names)
+    target = _Target(url, Secret("test", None, "TEST_REDIS_PASSWORD"), name, "query", 1000, StructType().add("n", LongType()))
+    sent = [(batch, n) for n, batch in enumerate((3, 4, 5, 5, 0, 1, 2, 3, 4, 5))]  # one is repeated
+    for batch, n in sent:
+        target.forget(batch)
+        target.write(batch, 0, [Row(n=n)])
+    with redis_server.client() as client:
+        assert [entry[b"row"] for _, entry in client.xrange(name)] == [b'{"n":%d}' % n for n in range(10) if n != 3]
 
 
 @pytest.fixture

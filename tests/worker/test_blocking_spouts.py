@@ -49,6 +49,52 @@ class FromQueue(Spout):
         self.told.failed.append(message_id)
 
 
+class FromNow(ReplayableSpout):
+    """Emits the numbers that come after its start."""
+
+    outputs = ("value",)
+
+    def __init__(self, last: Shared[list[int]], is_blocking: bool) -> None:
+        self.last, self.told, self.blocking = last, AckFailTracker(), is_blocking  # type: ignore[misc]
+
+    def open(self, conf: Any, context: Any, collector: Any) -> None:
+        self.collector, self.at = collector, -1
+
+    def next_tuple(self) -> None:
+        if self.at < 0:
+            self.at = self.last.value[0]
+            self.collector.keep_position("begun")
+        elif self.at < self.last.value[0]:
+            self.at += 1
+            self.collector.emit((self.at,), self.at)
+
+    def ack(self, message_id: Any) -> None:
+        self.told.acked.append(message_id)
+
+    def snapshot(self) -> Any:
+        return self.at
+
+    def restore(self, position: Any) -> None:
+        self.at = position
+
+
+@pytest.mark.parametrize("is_blocking", [False, True])
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-most-once"])
+def test_a_position_is_kept_before_anything_is_emitted(is_blocking: bool, guarantee: str) -> None:
+    last = Shared([5])
+    spout, capture, builder = FromNow(last, is_blocking), CaptureBolt(), TopologyBuilder()
+    builder.set_spout("now", spout)
+    builder.set_bolt("capture", capture, inputs="now")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), {"topology.delivery.guarantee": guarantee})
+        cluster.run_until(lambda: "begun" in spout.told.acked)
+        cluster.advance(ms=50)  # untracked, an id comes back before the commit
+        cluster.kill_worker("now")
+        last.value[0] = 8
+        cluster.run_until(lambda: len(capture.values) == 3)
+    assert capture.values == [(6,), (7,), (8,)]
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_source_that_blocks_stops_nobody_else_in_its_worker(workers: int) -> None:
     blocked, free, capture, builder = FromQueue(), FeederSpout(), CaptureBolt(), TopologyBuilder()

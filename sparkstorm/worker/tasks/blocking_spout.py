@@ -243,5 +243,8 @@ class _Recorder:
         values, message_id = self._collector.check(values, message_id, stream, task)
         self._calls.append(("emit_direct", (task, values, message_id, stream)))
 
+    def keep_position(self, message_id: Any) -> None:
+        self._calls.append(("keep_position", (message_id,)))
+
     def report_error(self, error: BaseException | str) -> None:
         self._calls.append(("report_error", (error,)))

@@ -69,7 +69,7 @@ class Sources:
         spout.pace = self._budget.pace(spout.pace, calls, now_us // 1000 - now_ms, _CALLS_PER_TURN, epoch.bytes - sent_bytes)
         if did:
             spout.wake(now_us)
-        else:
+        if not did or spout.is_dry:
             spout.rest(now_us, self._pause_ms, _LONGEST_PAUSE_MS)
         return did
 

@@ -89,6 +89,11 @@ class SpoutCollector:
         self._batches.emit_batch(batch, stream)
         self._note(root, message_id)
 
+    def keep_position(self, message_id: Any) -> None:
+        """Begin a tree without tuples: it is done with the next commit, which has the source's position."""
+        message_id = self._checked(message_id)
+        self._note(self._root(message_id), message_id)
+
     def check(self, values: Any, message_id: Any, stream: str, task: int | None = None) -> tuple[tuple[Any, ...], Any]:
         """Check values in the emitting thread, so that an error names its line; return them as the loop takes them."""
         return self._emitter.check(values, stream, task), None if message_id is None else self._checked(message_id)
@@ -149,6 +154,7 @@ class SpoutTask:
         self._hooks = hooks
         self.is_open = False
         self.is_active = False
+        self.is_dry = False
         self.wait_until_ms = 0.0
         self.pace = 1  # calls between two looks at the clock: few until the source has shown that it is fast
         self.acked = self.failed = 0
@@ -182,17 +188,19 @@ class SpoutTask:
         self._births.note(now_ms)
 
     def run(self, epoch: Epoch, calls: int, now_ms: int) -> bool:
-        """Call next_tuple up to `calls` times; return False when the source had nothing."""
+        """Call next_tuple up to `calls` times; return False when the source had nothing. `is_dry`: so did the last one."""
         log, born = self.emitter.log, self.collector.born
         next_tuple, limit = self.spout.next_tuple, min(calls, self.pending.room)
-        start = len(log)
-        immediate = self.collector.immediate
+        start, immediate = len(log), self.collector.immediate
+        had = len(immediate)
         mark = born_mark = immediate_mark = 0
+        self.is_dry = False
         try:
             for _ in range(limit):
                 mark, born_mark, immediate_mark = len(log), len(born), len(immediate)
                 next_tuple()
                 if len(log) == mark and len(born) == born_mark:
+                    self.is_dry = True
                     break
             if not (isinstance(self.spout, ThreadedSpout) and self.spout.is_failing):
                 self._failures = 0
@@ -200,7 +208,7 @@ class SpoutTask:
             self.emitter.roll_back(mark)
             del born[born_mark:], immediate[immediate_mark:]
             self._note_failure(error, now_ms)
-        did = len(log) > start or bool(born)
+        did = len(log) > start or bool(born) or len(immediate) > had
         self.take_births(epoch, now_ms)
         epoch.rows += len(log) - start
         self._has_moved |= did
@@ -217,7 +225,7 @@ class SpoutTask:
     def rest(self, now_us: int, shortest_ms: int, longest_ms: int) -> None:
         """Nothing came: wait a little, and longer each time once the source has been silent (Storm's progressive wait)."""
         is_silent = now_us - self._emitted_us >= _WARM_US
-        self._idle_ms = min(max(shortest_ms, self._idle_ms * 2), longest_ms) if is_silent else shortest_ms / 2
+        self._idle_ms = min(max(shortest_ms, self._idle_ms * 2), longest_ms) if is_silent else shortest_ms / 4
         self.wait_until_ms = max(self.wait_until_ms, now_us / 1000 + self._idle_ms)
 
     def wake(self, now_us: int) -> None:
@@ -235,11 +243,16 @@ class SpoutTask:
 
     def next_due_ms(self, now_ms: int, rested_ms: int, is_active: bool) -> float | None:
         """Return when to tell user code of messages that have ended, or ask it for more: at `rested_ms` if its wait is over."""
-        if self.pending.has_callbacks or self.collector.immediate:
+        if self.has_callbacks:
             return now_ms
         if not is_active or self.is_exhausted or not self.pending.room:
             return None
         return self.wait_until_ms if self.wait_until_ms > now_ms else rested_ms
+
+    @property
+    def has_callbacks(self) -> bool:
+        """Return whether user code is to be told of messages that have ended."""
+        return bool(self.pending.has_callbacks or self.collector.immediate)
 
     def make_callbacks(self) -> bool:
         """Tell user code what the last commit settled; whether it emitted anything on that occasion."""
