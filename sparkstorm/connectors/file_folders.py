@@ -182,7 +182,8 @@ def _split(pattern: str) -> tuple[str, str]:
     path = PurePosixPath(rest if mark else os.path.expanduser(pattern))
     if mark and scheme == "file":
         mark, scheme = "", ""
-    wild = next((n for n, part in enumerate(path.parts) if any(sign in part for sign in _MAGIC)), len(path.parts))
+    is_file = not mark and os.path.isfile(path)  # a name may have brackets
+    wild = next((n for n, part in enumerate(path.parts) if any(sign in part for sign in _MAGIC) and not is_file), len(path.parts))
     root = str(Path(*path.parts[:wild])) if wild else "."
     return f"{scheme}{mark}{root}" if mark else root, "/".join(path.parts[wild:])
 

@@ -37,14 +37,18 @@ class RecordReader(Protocol):
 class TextReader:
     """Reads records of text; a position is an offset in (unpacked) bytes."""
 
-    def __init__(self, stream: BinaryIO, at: int, parse: Callable[[bytes], tuple[Any, ...]], is_csv: bool, most_bytes: int) -> None:
-        self._stream, self._parse, self._is_csv, self._most = stream, parse, is_csv, most_bytes
+    def __init__(
+        self, stream: BinaryIO, at: int, parse: Callable[[bytes], tuple[Any, ...]], delimiter: str, most_bytes: int
+    ) -> None:
+        """`delimiter` of CSV, "" for a record a line."""
+        self._stream, self._parse, self._delimiter, self._most = stream, parse, delimiter, most_bytes
         self.at = at
         self._part = b""  # of a record whose end has not come yet
+        self._is_quoted = False  # whether it is in the middle of a quoted cell
 
     def next(self, is_complete: bool) -> Record | None:
         """Return the next record."""
-        if not self._part and not self._is_csv:
+        if not self._part and not self._delimiter:
             line = self._stream.readline(self._most + 1)
             if line[-1:] == b"\n" and len(line) <= self._most:
                 self._part = line
@@ -53,7 +57,9 @@ class TextReader:
         while True:
             line = self._stream.readline(self._most + 1 - len(self._part))
             self._part += line
-            ends = self._part.endswith(b"\n") and not (self._is_csv and self._part.count(b'"') % 2)
+            if self._delimiter and line.count(b'"') % 2:
+                self._is_quoted = csv_is_open(self._part, self._delimiter)
+            ends = self._part.endswith(b"\n") and not self._is_quoted
             if ends or len(self._part) > self._most or (not line and is_complete and self._part):
                 return self._record(ends)
             if not line:
@@ -64,7 +70,7 @@ class TextReader:
         self._stream.close()
 
     def _record(self, ends: bool) -> Record:
-        data, self._part = self._part, b""
+        data, self._part, self._is_quoted = self._part, b"", False
         self.at += len(data)
         if not ends and len(data) > self._most:
             while (rest := self._stream.readline(_SKIP_BYTES)) and not rest.endswith(b"\n"):
@@ -157,8 +163,8 @@ def line_parser(fields: Mapping[str, str]) -> Callable[[bytes], tuple[Any, ...]]
     return lambda data: (data.decode("utf-8", "replace"),)
 
 
-def json_parser(fields: Mapping[str, str]) -> Callable[[bytes], tuple[Any, ...]]:
-    """Return the parser of a JSON object a line; a field that an object lacks is None."""
+def json_parser(fields: Mapping[str, str], load: Callable[[bytes], Any] | None = None) -> Callable[[bytes], tuple[Any, ...]]:
+    """Return the parser of a JSON object a line; a field that an object lacks is None. `load`: of JSON with tags."""
     kinds = [(place, name, kind) for place, (name, of) in enumerate(fields.items()) if (kind := _CASTS.get(of)) is not None]
     checks = [(place, frozenset((*kind.accepts, type(None)))) for place, _, kind in kinds]
     names, scan = tuple(fields), json.JSONDecoder().raw_decode
@@ -166,7 +172,7 @@ def json_parser(fields: Mapping[str, str]) -> Callable[[bytes], tuple[Any, ...]]
     def parse(data: bytes) -> tuple[Any, ...]:
         try:
             text = data.decode()
-            found, end = scan(text)
+            found, end = (load(data), len(text)) if load is not None and b'"$' in data else scan(text)
             if end != len(text):
                 found = _load(data)
         except ValueError:
@@ -212,9 +218,21 @@ def csv_parser(fields: Mapping[str, str], header: list[str], delimiter: str) -> 
 def csv_cells(data: bytes, delimiter: str) -> list[str]:
     """Return the cells of one CSV record; ValueError when it is none."""
     try:
-        return next(csv.reader(io.StringIO(data.decode("utf-8", "replace"), newline=""), delimiter=delimiter, strict=True), [])
+        rows = list(csv.reader(io.StringIO(data.decode("utf-8", "replace"), newline=""), delimiter=delimiter, strict=True))
     except csv.Error as error:
         raise ValueError(f"it is no CSV: {error}") from error
+    if len(rows) > 1:
+        raise ValueError("a carriage return outside of quotes; lines end with a newline")
+    return rows[0] if rows else []
+
+
+def csv_is_open(data: bytes, delimiter: str) -> bool:
+    """Return whether the beginning of a CSV record ends within a quoted cell; a quote inside of a cell opens none."""
+    try:
+        csv_cells(data, delimiter)
+    except ValueError as error:
+        return isinstance(error.__cause__, csv.Error) and "unexpected end" in str(error)
+    return False
 
 
 class _Cast(NamedTuple):
@@ -241,6 +259,8 @@ def _cast(cell: str, name: str, cast: _Cast) -> Any:
     if cell == "" and cast.accepts != (str,):
         return None
     try:
+        if "_" in cell and cast.accepts != (str,):
+            raise ValueError(cell)  # Python's own 1_000
         return cast.of_text(cell)
     except ValueError as error:
         raise ValueError(f"field '{name}' is {cell!r:.60}, not {cast.name}") from error

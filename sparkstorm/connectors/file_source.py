@@ -23,6 +23,7 @@ from sparkstorm.connectors.file_records import (
     RecordReader,
     TextReader,
     csv_cells,
+    csv_is_open,
     csv_parser,
     json_parser,
     line_parser,
@@ -263,7 +264,9 @@ class Files(ReplayableSpout):
         self._finish(each)
 
     def _is_damage(self, error: BaseException) -> bool:
-        return isinstance(error, EOFError | gzip.BadGzipFile | zlib.error) or "ZSTD" in str(error) or "zstd" in str(error)
+        return isinstance(error, EOFError | gzip.BadGzipFile | zlib.error) or any(
+            sign in str(error) for sign in ("ZSTD", "zstd", "Truncated compressed")
+        )
 
     def _rest(self, each: _File) -> int:
         """Look at a file that has nothing now: whether it is done, was truncated, or may grow."""
@@ -308,9 +311,17 @@ class Files(ReplayableSpout):
         if self._format == "csv":
             with self._folders.open(each.path, 0) as first:
                 line = first.readline(self._most_bytes)
-            if not line.endswith(b"\n") and self._tail:
+                while csv_is_open(line, self._delimiter) and (more := first.readline(self._most_bytes - len(line))):
+                    line += more
+            if self._tail and (not line.endswith(b"\n") or csv_is_open(line, self._delimiter)):
                 return None
-            header = csv_cells(line.rstrip(b"\r\n").removeprefix(b"\xef\xbb\xbf"), self._delimiter)
+            if not line:
+                self._finish(each)
+                return None
+            try:
+                header = csv_cells(line.rstrip(b"\r\n").removeprefix(b"\xef\xbb\xbf"), self._delimiter)
+            except ValueError as error:
+                raise InvalidConfigError(f"{where}: its header cannot be read: {error}") from error
             if missing := [name for name in self._fields if name not in header]:
                 raise InvalidConfigError(f"{where}: its header has no column '{missing[0]}', only {', '.join(header)}")
             parse, each.at = csv_parser(self._fields, header, self._delimiter), max(each.at, len(line))
@@ -323,7 +334,7 @@ class Files(ReplayableSpout):
             each.stream.close()
             self._tell_loss(each, "has become shorter")
             return None
-        each.reader = TextReader(each.stream, each.at, parse, self._format == "csv", self._most_bytes)
+        each.reader = TextReader(each.stream, each.at, parse, self._delimiter if self._format == "csv" else "", self._most_bytes)
         return each.reader
 
 

@@ -24,13 +24,14 @@ from hypothesis import strategies as st
 from sparkstorm.api import TopologyBuilder, TransactionalSink
 from sparkstorm.connectors import Files, FileSink, HttpSink, Rate, RedisSink, SparkSource, SqlSink, Webhook
 from sparkstorm.connectors.file_folders import Folders
-from sparkstorm.connectors.kafka_order import PartitionOrder
+from sparkstorm.connectors.kafka_records import PartitionOrder
 from sparkstorm.embedded import RedisServer
+from sparkstorm.embedded.process import free_port
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import CaptureBolt, LocalCluster, Shared
 from tests.connectors.mortal import CONF, feed
 from tests.connectors.test_file_source import Run
-from tests.connectors.test_http import Target, free_port
+from tests.connectors.test_http import Target
 from tests.connectors.test_http import target as target
 from tests.connectors.test_spark import Numbers, NumbersReader, read
 
@@ -305,7 +306,11 @@ def test_a_data_source_that_raises_in_the_middle_of_a_partition_costs_no_row(tmp
 
 
 def test_wrong_tokens_and_addresses_end_a_run_and_park_nothing(target: Target) -> None:
-    for status, mend in ((401, "name the token's place with token_file or token_env"), (404, "mend the URL")):
+    for status, mend in (
+        (401, "name the token's place with token_file or token_env"),
+        (404, "mend the URL"),
+        (308, "it points elsewhere"),
+    ):
         target.statuses = [status] * 99
         with pytest.raises(WorkerFailedError, match=rf"'sink' .*: {target.url} answers {status}: said; {mend}"):
             feed(HttpSink(target.url), ["n"], [[1], [2]])

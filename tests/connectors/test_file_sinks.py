@@ -141,6 +141,15 @@ def test_a_topic_that_kafka_refuses_is_refused_where_it_is_given(name: str) -> N
             make()
 
 
+def test_a_source_without_a_topic_or_stream_is_refused_and_one_named_twice_is_read_once() -> None:
+    with pytest.raises(InvalidConfigError, match="KafkaSource: name a topic, at least one"):
+        KafkaSource("h:1", [])
+    with pytest.raises(InvalidConfigError, match="RedisSource: name a stream, at least one"):
+        RedisSource("redis://h", [], ["a"])
+    assert KafkaSource("h:1", ["a", "b", "a"])._topics == ["a", "b"]
+    assert RedisSource("redis://h", ["a", "b", "a"], ["n"])._streams == ["a", "b"]
+
+
 def test_a_folder_that_cannot_be_ends_the_run_at_once(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name, reason in (("a" * 300, "File name too long"), ("loop", "Too many levels of symbolic links")):

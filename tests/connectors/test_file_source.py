@@ -132,6 +132,42 @@ def test_csv_cells_may_hold_line_ends_quotes_and_delimiters(tmp_path: Path) -> N
     assert run.collector.rows == [('two\r\nlines; and "quotes"', 1), ("", 2)]
 
 
+@pytest.mark.parametrize(
+    ("text", "rows", "bad"),
+    [
+        (b'a,b\n1,5" pipe\n2,"x\ny"\n3,z\n', [(1, '5" pipe'), (2, "x\ny"), (3, "z")], []),  # a quote within a cell opens none
+        (b'a,"b\nc",b\n1,x,2\n', [(1, "2")], []),
+        (b"a,b\n1,x\r2,y\n3,z\n", [(3, "z")], ["a carriage return outside of quotes; lines end with a newline"]),
+        (b"a,b\n1_0,x\n", [], ["field 'a' is '1_0', not a whole number"]),
+        (b"", [], []),
+    ],
+)
+def test_no_row_of_a_csv_file_is_passed_by_in_silence(tmp_path: Path, text: bytes, rows: list[Any], bad: list[str]) -> None:
+    (tmp_path / "1.csv").write_bytes(text)
+    (tmp_path / "2[1].csv").write_bytes(b"a,b\n9,last\n")
+    paths = [str(tmp_path / "1.csv"), str(tmp_path / "2[1].csv")]  # a name, not a pattern
+    run = Run(Files(paths, "csv", {"a": "bigint", "b": "string"})).steps()
+    assert run.collector.rows == [*rows, (9, "last")]
+    assert [row[3] for row in run.collector.bad] == bad
+    assert run.spout.is_exhausted()
+
+
+def test_headers_that_are_none_are_named(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_bytes(b"a,b\r1,x\r2,y\r")
+    with pytest.raises(InvalidConfigError, match=r"1\.csv: its header cannot be read: a carriage return outside of quotes"):
+        Run(Files(str(tmp_path / "1.csv"), "csv", ["a"])).steps()
+
+
+def test_a_zstd_file_that_was_cut_is_reported_and_the_next_file_is_read(tmp_path: Path) -> None:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(b"one\n" * 1000)
+    (tmp_path / "1.zst").write_bytes(sink.getvalue().to_pybytes()[:-5])
+    (tmp_path / "2.txt").write_bytes(b"two\n")
+    run = Run(Files(str(tmp_path / "*"))).steps(200)
+    assert run.lines[-1] == "two" and "damaged from here on: Truncated" in run.collector.bad[0][3]
+
+
 def test_poison_records_go_to_the_stream_bad_and_the_rest_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"n": 1}\n[1]\n{"n": "x"}\n{"n"\n' + "x" * 500 + '\n{"n": 2}\n')
     (tmp_path / "b.json").write_text("[" * 300 + '\n{"n": 3}\n')
