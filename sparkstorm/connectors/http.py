@@ -25,6 +25,7 @@ from sparkstorm.model.values.tagged import row_writer
 _AGAIN = frozenset({408, 425, 429})
 _TOKEN = "name the token's place with token_file or token_env"
 _LASTING = {401: _TOKEN, 403: _TOKEN, 404: "mend the URL", 405: "mend the URL", 407: "the proxy needs a password"}
+_LASTING |= dict.fromkeys((301, 302, 303, 307, 308), "it points elsewhere: mend the URL")  # a POST is not repeated at another place
 
 
 class _Request:
@@ -197,8 +198,8 @@ class HttpSink(TransactionalSink):
 
     The key names topology, component, task, epoch and place, and is the same whenever the request is repeated. Rows are an outbox
     in the worker's commit. Answers of 5xx, 408, 425 and 429 and lost connections are tried again (`topology.sink.patience.secs`);
-    401, 403, 404, 405 and 407 end the run; rows answered otherwise than 2xx are parked. At least once for a server that does not
-    look at the key.
+    401, 403, 404, 405, 407 and redirects end the run; rows answered otherwise than 2xx are parked. At least once for a server that
+    does not look at the key.
     """
 
     def __init__(
@@ -284,6 +285,8 @@ class HttpSink(TransactionalSink):
             connection.request("POST", path, body, {**self._all, "Idempotency-Key": key})
             answer = connection.getresponse()
             text = answer.read(1 << 20)
+            if place := answer.headers.get("Location"):
+                text = f"{place} ".encode("utf-8", "replace") + text
             if answer.length:  # more than anyone reads: a new connection is cheaper
                 self._close()
             return answer.status, text[:4096].decode("utf-8", "replace").strip()[:200]

@@ -15,6 +15,7 @@ import pytest
 
 from sparkstorm.api import TopologyBuilder, bolt
 from sparkstorm.connectors import Console, HttpSink, Rate, Webhook
+from sparkstorm.embedded.process import free_port
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import LocalCluster, complete_topology
 from tests.connectors.mortal import CONF, die_everywhere, feed
@@ -115,11 +116,6 @@ def post(port: int, body: bytes, **headers: str) -> tuple[int, str]:
         return answer.status, answer.read().decode()
     finally:
         connection.close()
-
-
-def free_port() -> int:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        return int(server.server_address[1])
 
 
 def test_a_webhook_answers_when_the_rows_are_committed(tmp_path: Path) -> None:
