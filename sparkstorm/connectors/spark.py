@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -29,7 +30,8 @@ class SparkSource(ReplayableSpout):
 
     The position is the source's own offsets with the rows read of the range at hand; a partition that was being read is read again
     after a crash, up to where it was. So `read` of a partition must give the same rows in the same order each time, as Spark
-    demands it too. `source.commit(end)` is called once every tuple up to there is done.
+    demands it too. `commit(end)` of the reader is called when the position behind it is committed and every tuple up to there is
+    done (after a restart: or in the topology's own streams). Rows are tuples, lists, or Rows, which go by their names.
 
     `partition_key` names each partition by a value that stays the same over all ranges (a shard's number); with it, several tasks
     share the partitions. Arrow batches that `read` yields go to bolts of columns as they are, each as one message. `follow=False`
@@ -57,6 +59,7 @@ class SparkSource(ReplayableSpout):
         self._collector, self._now_ms = collector, context.now_ms
         self._index, self._tasks = context.task_index, len(context.peers)
         self._component, self._names = context.component_id, list(self._schema.names)
+        self._casts = [_cast(each.dataType) for each in self._schema.fields]
         self._emits_batches = "default" in context.column_streams
         self._most = _BATCH_ROWS if self._emits_batches else _ROWS_PER_CALL
         if self._tasks > 1 and self._key is None:
@@ -70,13 +73,16 @@ class SparkSource(ReplayableSpout):
         self._number = self._at = self._done = 0  # of the range; partitions read of it; rows read of the partition at hand
         self._mine: list[InputPartition] = []
         self._rows: Iterator[Any] | None = None
-        self._is_at_end = False
+        self._is_at_end = self._is_restored = False
         self._next_look_ms = 0
-        self._open: dict[int, int] = {}  # tuples out there by range
+        self._open: dict[int, int] = {}  # tuples out there by range, and one for the position behind it
         self._ends: dict[int, Any] = {}  # ends of ranges that were read
 
     def next_tuple(self) -> None:
         """Emit some rows of the range at hand, or plan the next one."""
+        if self._is_restored:
+            self._is_restored = False
+            self._commit(self._start)  # a former process may not have come to it
         if self._end is None and not self._plan():
             return
         while self._at < len(self._mine):
@@ -90,15 +96,16 @@ class SparkSource(ReplayableSpout):
                 raise
             self._at, self._done, self._rows = self._at + 1, 0, None
         self._ends[self._number] = self._end
+        self._open[self._number] = self._open.get(self._number, 0) + 1
+        self._collector.keep_position(self._number)  # before it is committed, the source must not forget
         self._start, self._end, self._at, self._number = self._end, None, 0, self._number + 1
-        self._tell_source()
 
     def _emit(self, rows: Iterator[Any]) -> int:
         """Emit a batch, or some rows; 0 at the partition's end."""
         messages = count = 0
         for each in rows:
             if not hasattr(each, "num_columns"):
-                self._collector.emit(tuple(each), self._number)
+                self._collector.emit(self._values(each), self._number)
                 messages, count = messages + 1, count + 1
                 if count >= _ROWS_PER_CALL:
                     break
@@ -118,13 +125,32 @@ class SparkSource(ReplayableSpout):
         self._done += count
         return count
 
+    def _values(self, row: Any) -> Sequence[Any]:
+        """Return a row's values in the order of the schema, as values of tuples; a Row goes by its names, as in Spark."""
+        if not isinstance(row, tuple | list):
+            raise InvalidConfigError(
+                f"component '{self._component}': {self._source.__name__} read a {type(row).__name__}, "
+                "where a tuple, a list, a Row or an Arrow batch was expected; mend its read"
+            )
+        values: Sequence[Any] = row
+        if names := getattr(row, "__fields__", None):
+            if sorted(names) != sorted(self._names):
+                raise self._misfit("Row", names)
+            values = [row[names.index(name)] for name in self._names]
+        if not any(self._casts) or len(values) != len(self._casts):
+            return values
+        return [each if cast is None or each is None else cast(each) for each, cast in zip(values, self._casts, strict=True)]
+
+    def _misfit(self, what: str, names: Sequence[str]) -> InvalidConfigError:
+        return InvalidConfigError(
+            f"component '{self._component}': {self._source.__name__} read a {what} of the columns "
+            f"{', '.join(names)}, but its schema has {', '.join(self._names)}; mend its read or its schema"
+        )
+
     def _by_name(self, batch: Any) -> Any:
         """Return a batch's columns in the order of the schema."""
         if sorted(batch.schema.names) != sorted(self._names):
-            raise InvalidConfigError(
-                f"component '{self._component}': {self._source.__name__} read a batch of the columns "
-                f"{', '.join(batch.schema.names)}, but its schema has {', '.join(self._names)}; mend its read or its schema"
-            )
+            raise self._misfit("batch", batch.schema.names)
         return batch.select(self._names)
 
     def is_exhausted(self) -> bool:
@@ -138,7 +164,9 @@ class SparkSource(ReplayableSpout):
     def restore(self, position: Any) -> None:
         """Plan the same range again."""
         self._start, self._end = position["start"], position["end"]
-        self._at, self._done, self._number = position["at"], position["done"], position["number"]
+        self._at, self._done = position["at"], position["done"]
+        self._number = position["number"] + 1  # what a former process emitted is acked under its own numbers
+        self._is_restored = self._start is not None
         if self._end is not None:
             self._deal()
 
@@ -160,6 +188,7 @@ class SparkSource(ReplayableSpout):
             return False
         if self._start is None:
             self._start = self._reader.initialOffset()
+            self._collector.keep_position(-1)  # another call may give another one
         end = _latest(self._reader, self._start)
         if end is None or end == self._start:
             self._is_at_end, self._next_look_ms = True, now_ms + self._poll_ms
@@ -180,8 +209,11 @@ class SparkSource(ReplayableSpout):
                 return
             end = self._ends.pop(number)
             self._open.pop(number, None)
-            if self._tasks == 1:
-                self._reader.commit(end)
+            self._commit(end)
+
+    def _commit(self, end: Any) -> None:
+        if self._tasks == 1:
+            self._reader.commit(end)
 
 
 class SparkSink(TransactionalSink):
@@ -315,8 +347,38 @@ def _spark_type(kind: ColumnType) -> Any:
     if kind.name == "struct":
         return types.StructType([types.StructField(name, part) for name, part in parts])
     by_name = {each().simpleString(): each for each in (types.BooleanType, types.ByteType, types.ShortType, types.IntegerType,
-               types.LongType, types.FloatType, types.DoubleType, types.StringType, types.BinaryType)}  # fmt: skip
+               types.LongType, types.FloatType, types.DoubleType, types.StringType, types.BinaryType, types.DateType,
+               types.TimestampType)}  # fmt: skip
+    if kind.name.startswith("decimal"):
+        return types.DecimalType(*map(int, kind.name[len("decimal(") : -1].split(",")))
     return by_name[kind.name]()
+
+
+def _cast(kind: Any) -> Callable[[Any], Any] | None:
+    """Return what makes a value of a Spark type one of a tuple's: rows become mappings, local times get a zone, as in Spark."""
+    from pyspark.sql import types
+
+    if isinstance(kind, types.TimestampType):
+        return lambda value: value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo is None else value
+    if isinstance(kind, types.ArrayType) and (element := _cast(kind.elementType)):
+        return lambda value: [each if each is None else element(each) for each in value]
+    if isinstance(kind, types.MapType) and (part := _cast(kind.valueType)):
+        return lambda value: {key: each if each is None else part(each) for key, each in value.items()}
+    return struct_cast(kind) if isinstance(kind, types.StructType) else None
+
+
+def struct_cast(kind: StructType) -> Callable[[Any], Any]:
+    """Return what makes a row of a Spark type a mapping of values that tuples carry."""
+    casts = {each.name: _cast(each.dataType) for each in kind.fields}
+
+    def mapping(value: Any) -> Any:
+        if isinstance(value, tuple):
+            value = dict(zip(getattr(value, "__fields__", casts), value, strict=True))
+        if not isinstance(value, Mapping):
+            return value
+        return {n: v if v is None or (cast := casts.get(n)) is None else cast(v) for n, v in value.items()}
+
+    return mapping
 
 
 def _reader(source: DataSource, schema: StructType) -> DataSourceStreamReader:

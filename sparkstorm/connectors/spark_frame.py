@@ -15,15 +15,18 @@ from sparkstorm.api.context import TopologyContext
 from sparkstorm.connectors.file_records import json_parser
 from sparkstorm.connectors.patience import Secret, without_password
 from sparkstorm.connectors.redis_streams import RedisSource, connect
+from sparkstorm.connectors.spark import struct_cast
 from sparkstorm.errors import CodecError, InvalidConfigError
-from sparkstorm.model.values.tagged import to_json
+from sparkstorm.model.values.tagged import from_json, to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
 
 _ROW, _END = "row", "end"
 _ROWS_PER_SCRIPT = 500
+_NO_VALUES = ("timestamp_ntz", "interval", "variant", "time(")  # of tuples
 # KEYS: stream, fence. ARGV: batch, number of the piece in its partition, rows. A piece that the fence has is dropped.
 _APPEND = """
 local last = redis.call('HGET', KEYS[2], ARGV[1]) or ''
@@ -59,7 +62,7 @@ class SparkFrame(RedisSource):
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Take the stream."""
         super().open(conf, context, collector)
-        self._parse = json_parser(self._types)
+        self._parse = json_parser(self._types, lambda data: from_json(data.decode()))
         self._unfinished: dict[str, None] = {}  # ids that were emitted, oldest first
         self._is_done = False  # some since the last deletion
 
@@ -102,13 +105,14 @@ class _Target:
     stream: str
     query: str
     most: int
+    schema: StructType
 
     def write(self, batch: int, partition: int, rows: Iterable[Any]) -> None:
         """Append a partition's rows piece by piece; a repeated one drops the pieces that are there."""
         client = connect(self.url, self.secret)
         try:
             append, fence = client.register_script(_APPEND), f"{{{self.stream}}}:sparkstorm:frame:{self.query}"
-            for number, piece in enumerate(_pieces(rows), 1):
+            for number, piece in enumerate(_pieces(map(struct_cast(self.schema), rows)), 1):
                 while client.xlen(self.stream) > self.most:
                     time.sleep(0.05)
                 append(keys=[self.stream, fence], args=[f"{batch}/{partition}", f"{number:012d}", *piece])
@@ -116,11 +120,11 @@ class _Target:
             client.close()
 
     def forget(self, batch: int) -> None:
-        """Delete the fence of batches that Spark will not repeat."""
+        """Delete the fence of batches that Spark will not repeat: older ones, and newer ones of a checkpoint that was given up."""
         client = connect(self.url, self.secret)
         try:
             fence = f"{{{self.stream}}}:sparkstorm:frame:{self.query}"
-            old = [field for field in client.hkeys(fence) if int(field.partition(b"/")[0]) < batch]
+            old = [field for field in client.hkeys(fence) if int(field.partition(b"/")[0]) not in (batch - 1, batch)]
             if old:
                 client.hdel(fence, *old)
         finally:
@@ -145,7 +149,12 @@ def send_frame(
     name is dropped as a whole. `checkpoint` is Spark's folder for the query. Sending pauses while `most_waiting` rows wait.
     """
     secret = Secret("send_frame", password_file, password_env)
-    target = _Target(without_password(url, "send_frame"), secret, stream, name, most_waiting)
+    for name_of, kind in ((column.name, column.dataType.simpleString()) for column in frame.schema.fields):
+        if any(sign in kind for sign in _NO_VALUES):
+            raise InvalidConfigError(
+                f"send_frame: column '{name_of}' is {kind}, which no tuple carries; cast it to timestamp or string"
+            )
+    target = _Target(without_password(url, "send_frame"), secret, stream, name, most_waiting, frame.schema)
     if not frame.isStreaming:
         frame.rdd.mapPartitionsWithIndex(_writing(target, 0)).count()
         return None
@@ -153,7 +162,7 @@ def send_frame(
         raise InvalidConfigError("send_frame: a streaming frame needs a checkpoint, Spark's folder for the query's progress")
 
     def each(batch: DataFrame, number: int) -> None:
-        target.forget(number - 1)
+        target.forget(number)
         batch.rdd.mapPartitionsWithIndex(_writing(target, number)).count()
 
     return frame.writeStream.queryName(name).option("checkpointLocation", checkpoint).foreachBatch(each).start()
@@ -170,7 +179,7 @@ def _writing(target: _Target, batch: int) -> Callable[[int, Iterable[Any]], Iter
 def _pieces(rows: Iterable[Any]) -> Iterator[list[str]]:
     piece: list[str] = []
     for row in rows:
-        piece.append(to_json(row.asDict(recursive=True)))
+        piece.append(to_json(row))
         if len(piece) == _ROWS_PER_SCRIPT:
             yield piece
             piece = []

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import Row
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceStreamArrowWriter,
@@ -185,10 +187,107 @@ def test_a_batch_is_read_by_the_names_of_its_columns(tmp_path: Path) -> None:
 def test_a_schema_declares_the_fields_and_a_wrong_one_is_named() -> None:
     assert SparkSource(Few).outputs == {"n": "int"}
     assert SparkSource(Few, schema="n bigint, tags array<string>").outputs == {"n": "bigint", "tags": "array<string>"}
+    kinds = {"d": "date", "t": "timestamp", "p": "decimal(10,2)"}
+    assert SparkSource(Few, schema=", ".join(f"{name} {kind}" for name, kind in kinds.items())).outputs == kinds
     with pytest.raises(InvalidTopologyError, match="the schema of Few: 'quux' is no type"):
         SparkSource(Few, schema="n quux")
     with pytest.raises(InvalidTopologyError, match="is no class derived from pyspark"):
         SparkSource(int)  # type: ignore[arg-type]
+
+
+class ForgetfulReader(NumbersReader):
+    """Keeps nothing that it was told to forget; begins at whatever number is next; every second range is empty."""
+
+    def initialOffset(self) -> dict[str, Any]:
+        start = self.told.with_name("start")
+        if not start.exists():
+            start.write_text("7")
+            return {"next": 7}
+        return {"next": 1000}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        if self.told.exists() and start["next"] < int(self.told.read_text().split()[-1]):
+            raise LookupError(f"{start['next']} was forgotten")
+        return super().partitions(start, end)
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        return super().read(partition) if partition.first // self.step % 2 else iter(())
+
+
+class Forgetful(Numbers):
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return ForgetfulReader(self.options)
+
+
+def test_a_source_is_never_told_to_forget_what_is_asked_for_again_nor_to_begin_twice(tmp_path: Path) -> None:
+    capture, builder = CaptureBolt(), TopologyBuilder()
+    source = SparkSource(Forgetful, {"end": "200", "step": "5", "told": str(tmp_path / "told")}, follow=False, poll_secs=0)
+    builder.set_spout("numbers", source)
+    builder.set_bolt("capture", capture, inputs="numbers")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), {"topology.epoch.rows": 2})
+        for told in range(1, 10, 2):
+            cluster.run_until(lambda told=told: told_of(tmp_path) >= told)  # type: ignore[misc]
+            cluster.kill_worker("numbers")
+        cluster.run_until(lambda: all(spout.is_exhausted for spout in spouts_of(cluster)) and not cluster.waiting())
+    wanted = [n for first in range(7, 200, 5) if first // 5 % 2 for n in range(first, min(200, first + 5))]
+    assert sorted(n for n, _ in capture.values) == wanted
+    assert not cluster.errors
+
+
+def told_of(folder: Path) -> int:
+    return len((folder / "told").read_text().split()) if (folder / "told").exists() else 0
+
+
+class ShopReader(FewReader):
+    def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[Any]:
+        rows: list[Any] = [
+            Row(b={"x": 1}, at=datetime(2024, 5, 1), a=1),
+            [2, Row(y=None, x=2), None],
+            (3, (3, "three"), datetime(2024, 5, 1, tzinfo=UTC)),
+        ]
+        if start["at"] == 3:
+            rows = [Row(a=1, c=2, at=3)] if self.kind == "Row" else [{"a": 1}]
+        return iter(rows[: end["at"] - start["at"]])
+
+    kind = "Row"
+
+
+class Shop(DataSource):
+    def schema(self) -> str:
+        return "a int, b struct<x:int,y:string>, at timestamp"
+
+    def simpleStreamReader(self, schema: Any) -> SimpleDataSourceStreamReader:
+        found = ShopReader()
+        found.kind = self.options["kind"]
+        return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("Row", "component 'numbers': Shop read a Row of the columns a, c, at, but its schema has a, b, at; mend its read"),
+        (
+            "dict",
+            "Shop read a dict, where a tuple, a list, a Row or an Arrow batch was expected; mend its read",
+        ),
+    ],
+)
+def test_rows_go_by_name_and_hold_what_spark_takes(kind: str, sentence: str) -> None:
+    rows = CaptureBolt()
+    builder = TopologyBuilder()
+    builder.set_spout("numbers", SparkSource(Shop, {"kind": kind}, follow=False))
+    builder.set_bolt("rows", rows, inputs="numbers")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build())
+        with pytest.raises(WorkerFailedError, match=sentence):
+            cluster.run_until(lambda: False)
+    local = datetime(2024, 5, 1).astimezone(UTC)
+    assert [tuple(each) for each in rows.values] == [
+        (1, {"x": 1}, local),
+        (2, {"y": None, "x": 2}, None),
+        (3, {"x": 3, "y": "three"}, datetime(2024, 5, 1, tzinfo=UTC)),
+    ]
 
 
 @dataclass
@@ -307,6 +406,7 @@ def test_arrow_batches_reach_bolts_of_columns_and_bolts_of_rows_once_though_work
         cluster.run_until(partial(has_come, rows, 1000))
         cluster.kill_worker("numbers")
         cluster.run_until(lambda: all(spout.is_exhausted for spout in spouts_of(cluster)) and not cluster.waiting())
+        cluster.run_until(lambda: told_of(tmp_path) > 0)
     wanted = Counter((n, str(n)) for n in range(3000))
     assert Counter(map(tuple, columns.values)) == wanted == Counter(map(tuple, rows.values))
     assert max(sizes.value) > 500

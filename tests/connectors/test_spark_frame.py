@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -44,5 +47,18 @@ def test_rows_come_once_though_spark_repeats_a_batch(spark: SparkSession, redis_
         source.next_tuple()
         assert client.xlen("frames") == 0
     source.close()
+    kinds = spark.sql(
+        "SELECT timestamp'2024-05-01 12:00:00+02:00' AS t, date'2024-05-01' AS d, 1.50BD AS p, x'ff' AS b, map(1, date'2024-05-01')"
+        " AS m, named_struct('a', array(timestamp'2024-05-01 10:00:00Z'), 'b', null) AS s, double('-Infinity') AS f,"
+        " '{\"$a' AS text"
+    )
+    send_frame(kinds, url, "kinds", name="kinds", **secret)  # type: ignore[arg-type]
+    source = SparkFrame(url, "kinds", {**dict.fromkeys(kinds.columns, "any"), "f": "double"}, follow=False, **secret)
+    noon, day = datetime(2024, 5, 1, 10, tzinfo=UTC), date(2024, 5, 1)
+    wanted = {"t": noon, "d": day, "p": Decimal("1.50"), "b": b"\xff", "m": {1: day}, "s": {"a": [noon], "b": None}}
+    assert Bench(source).step(1) == [(*wanted.values(), -math.inf, '{"$a')]  # type: ignore[arg-type]
+    source.close()
+    with pytest.raises(InvalidConfigError, match="column 'n' is timestamp_ntz, which no tuple carries; cast it"):
+        send_frame(spark.sql("SELECT timestamp_ntz'2024-05-01 12:00:00' AS n"), url, "kinds", name="ntz", **secret)  # type: ignore[arg-type]
     with pytest.raises(InvalidConfigError, match="a streaming frame needs a checkpoint"):
         send_frame(frame, url, "frames", name="q", **secret)  # type: ignore[arg-type]
