@@ -13,7 +13,7 @@ from sparkstorm.api.components import Stateful
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.connectors.file_sinks import FileSink, read_arrow_schema
-from sparkstorm.connectors.sql import SqlSink
+from sparkstorm.connectors.sql_sink import SqlSink
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError
 from sparkstorm.model.names import file_name
 from sparkstorm.model.strict import named_errors, one_of, read_as, whole
@@ -71,10 +71,15 @@ def read_results(where: str, content: object) -> tuple[Result, ...]:
             result = read_as(Result, entry)
         if result.format == "table" and not (result.url and result.table):
             raise InvalidConfigError(f"{where}: {root}: format: table needs the url of a database and the name of a table")
-        if any((each.name, each.format) == (result.name, result.format) for each in found):
+        if any(_target(each) == _target(result) for each in found):
             raise InvalidConfigError(f"{where}: {root}: '{result.name}' is written as {result.format} twice; drop one")
         found.append(result)
     return tuple(found)
+
+
+def _target(result: Result) -> tuple[str, str, bool]:
+    """Return what no two results may share. A state is a file, a stream a folder."""
+    return result.name, result.format, bool(result.stream)
 
 
 def check_results(where: str, results: Sequence[Result], topology: Topology) -> None:

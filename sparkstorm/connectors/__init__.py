@@ -12,7 +12,8 @@ from sparkstorm.connectors.redis_streams import RedisSink, RedisSource
 from sparkstorm.connectors.simple import Console, Rate
 from sparkstorm.connectors.spark import SparkSink, SparkSource
 from sparkstorm.connectors.spark_frame import SparkFrame, send_frame
-from sparkstorm.connectors.sql import SqlSink, SqlSource
+from sparkstorm.connectors.sql import SqlSource
+from sparkstorm.connectors.sql_sink import SqlSink
 
 __all__ = [
     "Console",

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
@@ -15,6 +16,8 @@ _LONGEST_PAUSE_MS = 5_000
 _MOST_BYTES = 4096
 PASSWORDS = ("password", "passwd", "pwd")
 SECRETS = (*PASSWORDS, "secret", "token", "credential")
+_MISTAKES = ("no such", "syntax error", "cannot modify", "cannot INSERT")  # sqlite3's
+_DENIED = ("authentication failed", "Access denied", "does not exist", "no password supplied", "unable to open database file")
 _DSN_WORD = re.compile(r"(?:^|[\s?&;])([\w.%-]+)\s*=")  # of "host=h password=p", "h;Pwd=p" and "?password=p"
 
 
@@ -108,3 +111,51 @@ def holds_secret(text: str, signs: Sequence[str]) -> bool:
         return urlsplit(text).password is not None
     except ValueError:
         return False
+
+
+def make_engine(url: str, secret: Secret) -> Any:
+    """Return an engine for a URL, with the password from its place."""
+    try:
+        import sqlalchemy as sa
+    except ImportError as error:
+        raise InvalidConfigError(
+            "SQLAlchemy is not installed here: pip install 'sparkstorm[sql]', and the database's driver"
+        ) from error
+    from sqlalchemy import exc
+
+    try:
+        address = sa.make_url(url)
+        password = secret.read()
+        return sa.create_engine(address if password is None else address.set(password=password), pool_pre_ping=True)
+    except exc.ArgumentError as error:
+        raise InvalidConfigError(f"{url:.80} is no URL of a database: {error}") from error
+    except ImportError as error:
+        raise InvalidConfigError(f"{url:.80}: its driver is not installed here: {error}") from error
+
+
+def is_of_values(error: Exception) -> bool:
+    """Return whether a statement failed by a row's values, which break a constraint, or which driver or column has no form for."""
+    from sqlalchemy import exc
+
+    if isinstance(error, exc.DBAPIError):
+        is_unfit = "binding parameter" in str(error.orig) or "cannot adapt" in str(error.orig)  # sqlite3, psycopg
+        return isinstance(error, exc.IntegrityError | exc.DataError) or is_unfit
+    return True  # raised before the driver was asked, or by its conversion
+
+
+def require_lasting_sql(error: Any, where: str) -> None:
+    """Raise InvalidConfigError for what another try will not change: credentials, a table or column that is not there."""
+    from sqlalchemy import exc
+
+    reason = sql_reason(error)
+    if isinstance(error, exc.NoSuchTableError):
+        raise InvalidConfigError(f"{where}: there is no such table") from error
+    is_wrong = isinstance(error, exc.ProgrammingError) or (
+        isinstance(error, exc.OperationalError) and any(s in reason for s in _MISTAKES)
+    )
+    if is_wrong or any(sign in reason for sign in _DENIED):
+        raise InvalidConfigError(f"{where}: {reason}") from error
+
+
+def sql_reason(error: Any) -> str:
+    return " ".join(str(getattr(error, "orig", None) or error).split())[:300]

@@ -1,28 +1,29 @@
-"""SqlSource and SqlSink: any database that SQLAlchemy speaks to."""
+"""SqlSource: rows of any database that SQLAlchemy speaks to, in the order of a growing column."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import islice
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.columns import arrow_type
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.api.sinks import RefusedRows, TransactionalSink
-from sparkstorm.connectors.patience import Patience, Secret, plain_name, without_password
-from sparkstorm.errors import CodecError, InvalidConfigError, InvalidTopologyError, StoreUnavailableError
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.connectors.patience import (
+    Patience,
+    Secret,
+    make_engine,
+    require_lasting_sql,
+    without_password,
+)
+from sparkstorm.errors import CodecError, InvalidConfigError, InvalidTopologyError
 from sparkstorm.model.values.column_types import parse_columns
 
-EPOCHS = "sparkstorm_epochs"
 _ROWS_PER_CALL = 128
-_ROWS_PER_INSERT = 10_000
-_IDLE_SECS = 30  # after which PostgreSQL ends a transaction whose worker was stopped in the middle of it
+_KEYS_LOOK_MS = 10_000  # between two looks at the largest key while no row comes
 _EXACT = {"bigint": int, "double": float, "boolean": bool, "string": str, "binary": bytes}  # their values are those of rows
-_DENIED = ("authentication failed", "Access denied", "does not exist", "no password supplied", "unable to open database file")
+_PARAMETER = re.compile(r"(?<![:\w\\]):(?=\w)")  # as SQLAlchemy finds it: within a text too
 
 
 class SqlSource(ReplayableSpout):
@@ -83,6 +84,8 @@ class SqlSource(ReplayableSpout):
         self._gap_since_ms: int | None = None
         self._look_ms = 0
         self._is_at_end = False
+        self._largest: Any = None  # key in the table, when it was last below the position
+        self._keys_look_ms = 0
         takes_batches = "default" in context.column_streams and set(self._kinds.values()) <= set(_EXACT)
         self._columns = _columns_of(self._kinds) if takes_batches and self._kinds else None
 
@@ -164,8 +167,10 @@ class SqlSource(ReplayableSpout):
 
         try:
             rows = self._read()
+            if not rows:
+                self._look_at_keys()
         except exc.SQLAlchemyError as error:
-            _require_lasting(error, self._where)
+            require_lasting_sql(error, self._where)
             self._patience.bear(getattr(error, "orig", None) or error)
             return False
         self._patience.succeed()
@@ -175,19 +180,42 @@ class SqlSource(ReplayableSpout):
         self._has_no_gap = is_run and self._gap_since_ms is None
         if not is_run and (len(set(keys)) < len(keys) or None in keys):
             raise InvalidConfigError(f"{self._where}: '{self._key}' is not unique or null in some rows, so there is no position")
-        self._ahead, self._at = rows, 0
+        self._ahead, self._at = rows[: self._most], 0
         self._is_at_end = not rows
-        self._look_ms = self._now_ms() + (0 if len(rows) == self._most else self._poll_ms)
+        self._look_ms = self._now_ms() + (0 if len(rows) > self._most else self._poll_ms)
         return bool(rows)
+
+    def _look_at_keys(self) -> None:
+        """Report rows that are inserted below the position, where no read sees them: the largest key grows, and stays below."""
+        import sqlalchemy as sa
+
+        if self._last is None or not self._follow or self._now_ms() < self._keys_look_ms:
+            return
+        self._keys_look_ms = self._now_ms() + _KEYS_LOOK_MS
+        with self._engine.connect() as connection:
+            (largest,) = connection.execute(sa.select(sa.func.max(sa.column(self._key))).select_from(self._source())).one()
+        before, self._largest = self._largest, largest if largest is not None and largest < self._last else None
+        if before is not None and self._largest is not None and largest > before:
+            self._collector.report_error(
+                f"{self._where}: rows are inserted with '{self._key}' up to {largest!r:.80}, below the position "
+                f"{self._last!r:.80}, and are not read: its keys have begun anew; kill the topology and submit it again"
+            )
+
+    def _source(self) -> Any:
+        import sqlalchemy as sa
+
+        query = _PARAMETER.sub(r"\\:", (self._query or "").strip().rstrip(";"))
+        return sa.table(self._table) if self._table else sa.text(f"({query}) AS source")
 
     def _read(self) -> list[Any]:
         import sqlalchemy as sa
 
         if self._engine is None:
             self._engine = make_engine(self._url, self._secret)
-        source = sa.table(self._table) if self._table else sa.text(f"({self._query}) AS source")
         columns: list[Any] = [sa.column(name) for name in (self._key, *self._fields)]
-        chosen = sa.select(*columns).select_from(source).order_by(columns[0]).limit(self._most)
+        chosen = (
+            sa.select(*columns).select_from(self._source()).order_by(columns[0]).limit(self._most + 1)
+        )  # the last shows whether keys are equal
         if self._last is not None:
             chosen = chosen.where(columns[0] > self._last)
         with self._engine.connect() as connection:
@@ -198,246 +226,3 @@ def _columns_of(kinds: Mapping[str, str]) -> list[tuple[str, type, Any]]:
     """Return name, Python type and Arrow type of each declared column."""
     columns = parse_columns(", ".join(f"{name} {kind}" for name, kind in kinds.items()))
     return [(name, _EXACT[kind.name], arrow_type(kind)) for name, kind in columns]
-
-
-class SqlSink(TransactionalSink):
-    """Inserts rows into a table, exactly once: the epoch's number is written into `sparkstorm_epochs` in the same transaction.
-
-    The tuples' fields are the columns, unless `fields` names some of them. The rows of an epoch are inserted, then the worker
-    commits (with the rows as an outbox), then the transaction commits; after a crash the outbox is written if the database has not
-    the epoch. A row that breaks a constraint is parked. The user needs the right to create `sparkstorm_epochs`, or it is there:
-    `CREATE TABLE sparkstorm_epochs (sink VARCHAR(250) PRIMARY KEY, epoch BIGINT NOT NULL)`.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        table: str,
-        fields: Sequence[str] | None = None,
-        *,
-        schema: str | None = None,
-        password_file: str | None = None,
-        password_env: str | None = None,
-    ) -> None:
-        self._url = without_password(url, "SqlSink")
-        self._secret = Secret("SqlSink", password_file, password_env)
-        self._name, self._schema, self._fields = plain_name(table, "SqlSink"), schema, None if fields is None else list(fields)
-
-    def open(self, conf: Conf, context: TopologyContext) -> None:
-        """Connect to nothing yet."""
-        self._open_as(f"{context.topology_id}/{context.component_id}/{context.task_index}")
-
-    def _open_as(self, name: str) -> None:
-        self._sink = name
-        self._where = f"table {self._name} at {self._url}"
-        self._engine: Any = None
-        self._open: Any = None  # connection whose transaction holds the rows of the epoch at hand
-        self._tuples: list[Tuple] = []
-
-    def begin(self, epoch: int) -> None:
-        """Begin without rows."""
-        self._tuples = []
-
-    def write(self, tup: Tuple) -> None:
-        """Keep a row."""
-        self._fields = self._fields or list(tup.fields)
-        for name in self._fields:
-            if isinstance(value := tup[name], list | dict):
-                raise ValueError(f"field '{name}' is a {type(value).__name__}, which no column holds; write it as text")
-        self._tuples.append(tup)
-
-    def prepare(self, epoch: int) -> Any:
-        """Insert the rows in a transaction that stays open; return them as outbox."""
-        fields = self._fields or []
-        with self._speaking():
-            table = self._table()
-            if stray := [name for name in fields if name not in table.c]:
-                raise InvalidConfigError(f"{self._where} has no column '{stray[0]}'; it has {', '.join(table.c.keys())}")
-            rows = [{name: tup[name] for name in fields} for tup in self._tuples]
-            if not self._insert(rows):
-                refused = self._find_refused(rows)
-                kept = [n for n in range(len(rows)) if n not in refused]
-                bad = [(self._tuples[n], reason) for n, reason in refused.items()]
-                self._tuples = [self._tuples[n] for n in kept]
-                raise RefusedRows(bad)
-        return [fields, [list(row.values()) for row in rows]]
-
-    def commit(self, epoch: int, prepared: Any) -> None:
-        """Commit the open transaction with the epoch's number, or write the outbox anew if the database has not the epoch."""
-        import sqlalchemy as sa
-
-        with self._speaking():
-            fields, rows = prepared
-            connection, self._open = self._open, None
-            is_anew = connection is None
-            connection = connection or self._connect()
-            epochs = sa.table(EPOCHS, sa.column("sink"), sa.column("epoch"), schema=self._schema)
-            mine = sa.and_(epochs.c.sink == self._sink, epochs.c.epoch < epoch)
-            try:
-                is_first = connection.execute(sa.update(epochs).where(mine).values(epoch=epoch)).rowcount == 1
-                if is_first and is_anew and rows:
-                    connection.execute(sa.insert(self._table()), [dict(zip(fields, row, strict=True)) for row in rows])
-                (connection.commit if is_first else connection.rollback)()
-            finally:
-                connection.close()
-
-    def recover(self, epoch: int, prepared: Any) -> None:
-        """Make the table of epochs and this sink's row in it; then write the last epoch if the database has not it."""
-        import sqlalchemy as sa
-        from sqlalchemy import exc
-
-        with self._speaking(), self._connect() as connection:
-            columns = sa.Column("sink", sa.String(250), primary_key=True), sa.Column("epoch", sa.BigInteger, nullable=False)
-            epochs = sa.Table(EPOCHS, sa.MetaData(), *columns, schema=self._schema)
-            try:
-                epochs.create(connection, checkfirst=True)
-                connection.commit()
-            except (exc.IntegrityError, exc.ProgrammingError, exc.OperationalError):
-                connection.rollback()
-                if not sa.inspect(connection).has_table(EPOCHS, schema=self._schema):
-                    raise  # else another task was faster, or it is there and this user may not create one
-            if connection.execute(sa.select(epochs.c.epoch).where(epochs.c.sink == self._sink)).first() is None:
-                connection.execute(sa.insert(epochs).values(sink=self._sink, epoch=0))
-            connection.commit()
-            self._table()
-        super().recover(epoch, prepared)
-
-    def cleanup(self) -> None:
-        """Close the connections."""
-        if self._open is not None:
-            self._open.close()
-            self._open = None
-        if self._engine is not None:
-            self._engine.dispose()
-
-    def insert_once(self, name: str, fields: Sequence[str], rows: Iterable[Sequence[Any]]) -> bool:
-        """Insert rows outside of a topology, all in one transaction, unless that was done under this name; return whether now.
-
-        InvalidConfigError when the table does not take them; a database that does not answer is StoreUnavailableError.
-        """
-        import sqlalchemy as sa
-        from sqlalchemy import exc
-
-        self._open_as(name)
-        try:
-            self.recover(0, None)
-            with self._speaking(), self._connect() as connection:
-                epochs = sa.table(EPOCHS, sa.column("sink"), sa.column("epoch"), schema=self._schema)
-                mine = sa.and_(epochs.c.sink == name, epochs.c.epoch < 1)
-                if connection.execute(sa.update(epochs).where(mine).values(epoch=1)).rowcount != 1:
-                    return False
-                waiting = iter(rows)
-                while some := [dict(zip(fields, row, strict=True)) for row in islice(waiting, _ROWS_PER_INSERT)]:
-                    connection.execute(sa.insert(self._table()), some)
-                connection.commit()
-                return True
-        except (exc.OperationalError, exc.InterfaceError) as error:
-            raise StoreUnavailableError(f"{self._where}: {_reason(error)}") from error
-        except exc.SQLAlchemyError as error:
-            raise InvalidConfigError(f"{self._where} does not take the rows: {_reason(error)}") from error
-        finally:
-            self.cleanup()
-
-    @contextmanager
-    def _speaking(self) -> Iterator[None]:
-        """Name mistakes that last; what a lost connection causes is tried again by the worker."""
-        from sqlalchemy import exc
-
-        try:
-            yield
-        except exc.SQLAlchemyError as error:
-            if self._open is not None:
-                self._open.invalidate()
-                self._open.close()
-                self._open = None
-            _require_lasting(error, self._where)
-            raise
-
-    def _connect(self) -> Any:
-        import sqlalchemy as sa
-
-        if self._engine is None:
-            self._engine = make_engine(self._url, self._secret)
-        connection = self._engine.connect()
-        if self._engine.dialect.name == "postgresql":
-            connection.execute(sa.text(f"SET idle_in_transaction_session_timeout = '{_IDLE_SECS}s'"))
-            connection.commit()
-        return connection
-
-    def _table(self) -> Any:
-        import sqlalchemy as sa
-
-        if getattr(self, "_reflected", None) is None:
-            with self._connect() as connection:
-                self._reflected: Any = sa.Table(self._name, sa.MetaData(), schema=self._schema, autoload_with=connection)
-        return self._reflected
-
-    def _insert(self, rows: list[dict[str, Any]]) -> bool:
-        """Insert rows into a fresh transaction and keep it; False when some row breaks a constraint."""
-        import sqlalchemy as sa
-        from sqlalchemy import exc
-
-        if self._open is not None:
-            self._open.close()
-        self._open = self._connect()
-        try:
-            if rows:
-                self._open.execute(sa.insert(self._table()), rows)
-        except (exc.IntegrityError, exc.DataError) as error:
-            self._reason = " ".join(str(error.orig).split())[:300]
-            self._open.close()
-            self._open = None
-            return False
-        return True
-
-    def _find_refused(self, rows: list[dict[str, Any]]) -> dict[int, str]:
-        """Find the rows without which the others go in: the shortest beginning that fails ends in one."""
-        refused: dict[int, str] = {}
-        while True:
-            left = [n for n in range(len(rows)) if n not in refused]
-            if self._insert([rows[n] for n in left]):
-                self._open.close()
-                self._open = None
-                return refused
-            good, bad = 0, len(left)
-            while bad - good > 1:
-                middle = (good + bad) // 2
-                good, bad = (middle, bad) if self._insert([rows[n] for n in left[:middle]]) else (good, middle)
-            self._insert([rows[n] for n in left[:bad]])
-            refused[left[bad - 1]] = self._reason
-
-
-def make_engine(url: str, secret: Secret) -> Any:
-    """Return an engine for a URL, with the password from its place."""
-    try:
-        import sqlalchemy as sa
-    except ImportError as error:
-        raise InvalidConfigError(
-            "SQLAlchemy is not installed here: pip install 'sparkstorm[sql]', and the database's driver"
-        ) from error
-    from sqlalchemy import exc
-
-    try:
-        address = sa.make_url(url)
-        password = secret.read()
-        return sa.create_engine(address if password is None else address.set(password=password), pool_pre_ping=True)
-    except exc.ArgumentError as error:
-        raise InvalidConfigError(f"{url:.80} is no URL of a database: {error}") from error
-    except ImportError as error:
-        raise InvalidConfigError(f"{url:.80}: its driver is not installed here: {error}") from error
-
-
-def _require_lasting(error: Any, where: str) -> None:
-    """Raise InvalidConfigError for what another try will not change: credentials, a table or column that is not there."""
-    from sqlalchemy import exc
-
-    reason = _reason(error)
-    if isinstance(error, exc.NoSuchTableError):
-        raise InvalidConfigError(f"{where}: there is no such table") from error
-    is_wrong = isinstance(error, exc.ProgrammingError) or (isinstance(error, exc.OperationalError) and "no such" in reason)
-    if is_wrong or any(sign in reason for sign in _DENIED):
-        raise InvalidConfigError(f"{where}: {reason}") from error
-
-
-def _reason(error: Any) -> str:
-    return " ".join(str(getattr(error, "orig", None) or error).split())[:300]

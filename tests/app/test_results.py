@@ -10,8 +10,9 @@ from typing import Any, cast
 import pyarrow.parquet as pq
 import pytest
 
-from sparkstorm.app.results import Result, collect
+from sparkstorm.app.results import Result, collect, read_results
 from sparkstorm.client.handle import TopologyHandle
+from sparkstorm.errors import InvalidConfigError
 from sparkstorm.replay import read_json
 
 
@@ -79,3 +80,11 @@ def test_lines_of_results_read_back_as_the_keys_and_values_that_they_were(tmp_pa
     assert file is not None
     found = [read_json(line) for line in file.read_text(encoding="utf-8").splitlines()]
     assert sorted(map(repr, found)) == sorted(map(repr, pairs))
+
+
+def test_a_state_and_the_default_stream_of_one_component_are_two_results() -> None:
+    entries = [{"component": "count"}, {"component": "count", "stream": "default"}]
+    state, stream = read_results("job.yaml", entries)
+    assert (state.stream, stream.stream) == ("", "default")
+    with pytest.raises(InvalidConfigError, match="'count' is written as jsonl twice"):
+        read_results("job.yaml", [*entries, {"component": "count", "stream": "default"}])

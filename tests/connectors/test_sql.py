@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -59,6 +61,22 @@ def test_rows_that_break_constraints_are_parked_and_the_others_stay(database: Pa
     assert any("field 'text' is a list, which no column holds" in reason for _, reason in reasons)
 
 
+def test_rows_that_the_driver_or_a_column_has_no_form_for_are_parked_and_times_are_in_utc(tmp_path: Path) -> None:
+    database = tmp_path / "typed.db"
+    run(database, "CREATE TABLE rows (n BIGINT, day DATE, is_on BOOLEAN, at TIMESTAMP, text TEXT)")
+    noon = datetime(2024, 5, 1, 12, tzinfo=timezone(timedelta(hours=2)))
+    good = [1, date(2024, 5, 1), True, noon, "a"]
+    odd = {0: 1 << 70, 1: "2024-05-01", 2: "yes", 4: UUID(int=5)}
+    rows = [good, *[[*good[:at], value, *good[at + 1 :]] for at, value in odd.items()], [6, *good[1:4], {1}], [7, *good[1:]]]
+    letters = feed(SqlSink(f"sqlite:///{database}", "rows"), ["n", "day", "is_on", "at", "text"], rows)
+    wanted = ("2024-05-01", 1, "2024-05-01 10:00:00.000000", "a")
+    assert run(database, "SELECT * FROM rows ORDER BY n") == [(1, *wanted), (7, *wanted)]
+    reasons = " ".join(letter.reason for letter in letters)
+    for sign in ("too large", "only accepts Python date", "'yes'", "type 'UUID' is not supported", "'text' is a set, which no"):
+        assert sign in reasons
+    assert len(letters) == 5
+
+
 def test_mistakes_of_a_sink_are_one_sentence(database: Path) -> None:
     url = f"sqlite:///{database}"
     with pytest.raises(WorkerFailedError, match=r"'sink' \(task \d\): table gone at sqlite:///.*: there is no such table"):
@@ -80,7 +98,7 @@ class Bench:
     column_streams: frozenset[str] = frozenset()
 
     def __init__(self, source: SqlSource, position: Any = None, tasks: int = 1) -> None:
-        self.source, self.rows, self.at_ms = source, list[Any](), 0
+        self.source, self.rows, self.kept, self.at_ms = source, list[Any](), list[Any](), 0
         self.task_index, self.peers, self.component_id, self.errors = 0, tuple(range(tasks)), "sql", list[str]()
         source.open({}, self, self)  # type: ignore[arg-type]
         if position is not None:
@@ -91,6 +109,9 @@ class Bench:
 
     def emit(self, values: Any, message_id: Any) -> None:
         self.rows.append(tuple(values))
+
+    def keep_position(self, message_id: Any) -> None:
+        self.kept.append(self.source.snapshot())
 
     def report_error(self, error: str) -> None:
         self.errors.append(error)
@@ -136,6 +157,27 @@ def test_a_missing_number_is_waited_for(database: Path, source: SqlSource) -> No
     source.close()
 
 
+@pytest.mark.parametrize("query", [None, "SELECT * FROM events"])
+def test_keys_that_begin_anew_below_the_position_are_reported(database: Path, query: str | None) -> None:
+    run(database, "CREATE TABLE events (id INTEGER PRIMARY KEY, page TEXT)", "INSERT INTO events VALUES (8, 'a'), (9, 'b')")
+    url = f"sqlite:///{database}"
+    source = SqlSource(url, None if query else "events", ["page"], key="id", query=query, gap_secs=0)
+    bench = Bench(source)
+    assert bench.step() == [("a",), ("b",)]
+    run(database, "DELETE FROM events WHERE id = 9")
+    bench.steps(12)
+    run(database, "DELETE FROM events")
+    bench.steps(12)
+    run(database, "INSERT INTO events VALUES (1, 'c')")
+    bench.steps(12)
+    assert bench.errors == [], "rows that were read may be deleted"
+    run(database, "INSERT INTO events VALUES (2, 'd')")
+    bench.steps(12)
+    assert len(bench.errors) == 1
+    assert "inserted with 'id' up to 2, below the position 9, and are not read: its keys have begun anew" in bench.errors[0]
+    source.close()
+
+
 def test_a_query_and_mistakes_of_a_source(database: Path, source: SqlSource) -> None:
     url = f"sqlite:///{database}"
     run(database, "INSERT INTO events VALUES (1, 'a'), (2, 'b')")
@@ -148,6 +190,13 @@ def test_a_query_and_mistakes_of_a_source(database: Path, source: SqlSource) -> 
     run(database, "INSERT INTO events VALUES (3, 'b')")
     with pytest.raises(InvalidConfigError, match="'page' is not unique or null"):
         Bench(SqlSource(url, "events", ["id"], key="page")).step()
+    with pytest.raises(InvalidConfigError, match="'page' is not unique or null"):  # though the first fetch ends between the two
+        Bench(SqlSource(url, "events", ["id"], key="page", rows=2)).step()
+    with pytest.raises(InvalidConfigError, match=r"the query at .*: near .*: syntax error"):
+        Bench(SqlSource(url, query="SELECT id FROM events WHERE", fields=["id"], key="id")).step()
+    query = SqlSource(url, query="SELECT id, page || ':b' AS p FROM events;", fields=["p"], key="id", follow=False)
+    assert Bench(query).step() == [("a:b",), ("b:b",), ("b:b",)]
+    query.close()
     with pytest.raises(InvalidConfigError, match="give a table or a query"):
         SqlSource(url, fields=["a"], key="id")
     with pytest.raises(InvalidTopologyError, match="give SqlSource parallelism 1"):

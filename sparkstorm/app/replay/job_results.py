@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from sparkstorm.api.columns import plain_values
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.results import Result, ResultFiles, state_file, stream_sink, write_state
-from sparkstorm.connectors.sql import SqlSink
+from sparkstorm.connectors.sql_sink import SqlSink
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.names import file_name
 from sparkstorm.model.topology import DEFAULT_STREAM, Topology
