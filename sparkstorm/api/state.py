@@ -23,7 +23,10 @@ class KeyValueState(Protocol):
         """Add to the number under a key (0 if there is none) and return the sum."""
 
     def add_batch(self, keys: Any, amounts: Any = 1) -> None:
-        """Add to the numbers under many keys: lists or Arrow arrays of one length, or one amount for all keys."""
+        """Add to the numbers under many keys: lists or Arrow arrays of one length, or one amount for all keys.
+
+        Keys may be an Arrow batch or table too: each row is a tuple of its columns' values.
+        """
 
     def delete(self, key: Any) -> None:
         """Delete a key if it is there."""

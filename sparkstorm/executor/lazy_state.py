@@ -18,7 +18,7 @@ from operator import is_
 from typing import Any, Protocol
 
 from sparkstorm.errors import CodecError, MalformedFrameError, SparkStormError, StoreInconsistentError
-from sparkstorm.executor.state import MISSING, MemoryState, as_key
+from sparkstorm.executor.state import MISSING, MemoryState, as_key, keys_of
 from sparkstorm.model.values.codec import Codec
 
 _UNKNOWN: Any = object()
@@ -151,7 +151,7 @@ class LazyState(MemoryState):
         return MemoryState.add(self, key, amount)
 
     def add_batch(self, keys: Any, amounts: Any = 1) -> None:
-        keys = keys.to_pylist() if hasattr(keys, "to_pylist") else list(keys)
+        keys = list(keys_of(keys))
         self.expect(keys)
         super().add_batch(keys, amounts)
 

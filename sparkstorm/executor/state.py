@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
 from decimal import Decimal
@@ -98,7 +98,7 @@ class MemoryState:
 
     def add_batch(self, keys: Any, amounts: Any = 1) -> None:
         """Add to the numbers under many keys: lists, Arrow arrays, or one amount for all; all or none when one raises."""
-        keys = keys.to_pylist() if hasattr(keys, "to_pylist") else keys
+        keys = keys_of(keys)
         amounts = amounts.to_pylist() if hasattr(amounts, "to_pylist") else amounts
         mark, add = len(self.undo), self.add
         try:
@@ -248,8 +248,8 @@ class MemoryState:
         """Every key with its value as it lies there, as of now; not to be changed."""
         return zip(*self.columns(), strict=True)
 
-    def columns(self) -> tuple[list[Any], list[Any]]:
-        """Return the keys and the values in the same order, as of now; not to be changed."""
+    def columns(self) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Return the keys and the values in the same order, as of now: lists, or Arrow arrays; not to be changed."""
         return list(self._data), list(self._data.values())
 
     def release(self) -> None:
@@ -274,6 +274,15 @@ class MemoryState:
             self._data[as_key(key)] = value
         for key in deleted:
             self._data.pop(as_key(key), None)
+
+    def is_key(self, key: Any) -> bool:
+        """Return whether the state could hold a value under this key."""
+        try:
+            self._check_key(key)
+            self._codec.normalise(key)
+        except CodecError:
+            return False
+        return True
 
     def _check_key(self, key: Any) -> None:
         if type(key) in SCALARS and self._unchecked and key == key:
@@ -357,6 +366,13 @@ def merged_states(component: str, states: Mapping[int, Mapping[Any, Any]]) -> di
         merged |= state
         owners |= dict.fromkeys(state, task)
     return merged
+
+
+def keys_of(keys: Any) -> Any:
+    """Return the keys that are given as a list or an Arrow array, or as tuples by the columns of an Arrow batch or table."""
+    if hasattr(keys, "columns"):
+        return list(zip(*(column.to_pylist() for column in keys.columns), strict=True))
+    return keys.to_pylist() if hasattr(keys, "to_pylist") else keys
 
 
 def order_of(key: Any) -> tuple[Any, ...]:

@@ -161,7 +161,8 @@ class SparkStages:
     def unpersist(self) -> None:
         """Unpersist all frames that are kept."""
         for frame in self._frames.values():
-            frame.unpersist()
+            if frame.is_cached:  # a call for each would cost some milliseconds
+                frame.unpersist()
 
     def _made(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
         if stage.feed:

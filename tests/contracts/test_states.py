@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 
 from sparkstorm.errors import CodecError, StoreInconsistentError
@@ -179,6 +180,16 @@ def test_keys_that_do_not_change_are_set_aside_and_stay_in_memory(bench: Bench) 
     state._base = None  # every key is found without it
     assert [state.get(key) for key in (9, 10, 50, 99)] == [101, 1, None, 1]
     assert len(state) == 99
+
+
+@pytest.mark.parametrize("backend", ["memory", "lazy"])
+def test_a_batch_of_several_columns_adds_under_tuples(bench: Bench, backend: str) -> None:
+    owner = Owner(bench, backend)
+    keys = pa.table({"user": [1, 2, 1], "day": ["a", "b", "a"]})
+    owner.state.add_batch(keys, pa.array([1, 2, 3]))
+    owner.state.add_batch(keys.to_batches()[0])
+    owner.commit()
+    look(owner.state, {(1, "a"): 6, (2, "b"): 3})
 
 
 def test_keys_that_compare_equal_are_one(bench: Bench, small_sweeps: None) -> None:

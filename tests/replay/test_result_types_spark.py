@@ -10,10 +10,11 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import BasicBolt, BasicOutputCollector, BatchCollector, ColumnBolt, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.app.replay import run as replay_run
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, ReplayFailedError
 from sparkstorm.model.topology import Topology
@@ -99,6 +100,38 @@ def test_declared_types_are_those_of_the_frame_and_hold_or_are_named(spark: Spar
         emitted(spark, [("x",)], {"a": "bigint"}).collect()
     with pytest.raises(InvalidTopologyError, match="types of 'bolt': 'b' is no column"):
         emitted(spark, [("x",)], ("a",), types={"bolt": "b string"})
+
+
+class AddTable(ColumnBolt, StatefulBolt):
+    """Adds each row under the tuple of its number and a text."""
+
+    def execute_batch(self, batch: Any, source: Any, collector: BatchCollector) -> None:
+        texts = pa.array([MARK] * batch.num_rows)
+        self.state.add_batch(pa.table({"n": batch.column(0), "text": texts}), pa.array([5] * batch.num_rows))
+
+
+@pytest.mark.parametrize("bolt", [Keep([((0, MARK), 5), ((1, MARK), 5)]), AddTable()])
+@pytest.mark.parametrize("fields", ["`a.b`:int,`ä `` ö`:string", None])
+def test_keys_of_several_values_are_a_struct_of_the_declared_names(spark: SparkSession, bolt: Any, fields: str | None) -> None:
+    kinds = {"bolt!state": f"key struct<{fields}>, value bigint"} if fields else {}
+    results = replay(one(bolt), {"source": spark.range(2).toDF("n")}, outputs=["bolt!state"], types=kinds)
+    frame = results["bolt!state"]
+    if fields:
+        assert frame.schema["key"].dataType.simpleString() == "struct<a.b:int,ä ` ö:string>"
+    assert frame.columns == ["key", "value", "task"]
+    assert sorted((tuple(read_value(row.key)), row.value) for row in frame.collect()) == [((0, MARK), 5), ((1, MARK), 5)]
+    assert sorted(tuple(read_value(row.key)) for row in results.state("bolt").select("key").collect()) == [(0, MARK), (1, MARK)]
+
+
+def test_a_key_that_is_none_is_no_declared_struct(spark: SparkSession) -> None:
+    results = replay(
+        one(Keep([((1, "a"), 1), (None, 1)])),
+        {"source": spark.range(1).toDF("n")},
+        outputs=["bolt!state"],
+        types={"bolt!state": "key struct<n:int,text:string>, value bigint"},
+    )
+    with pytest.raises(ReplayFailedError, match=r"result 'bolt!state': a key is none, which is no struct.*declare no types"):
+        results["bolt!state"].collect()
 
 
 @pytest.mark.parametrize("written", ["frame", "parquet"])

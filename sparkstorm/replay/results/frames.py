@@ -18,7 +18,7 @@ from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.values.tagged import is_tagged, tag_text
 from sparkstorm.model.topology import LATE_PREFIX
-from sparkstorm.replay.arrow_map import MapBatches, chunks_in, map_in_arrow
+from sparkstorm.replay.arrow_map import MapBatches, chunks_in, map_in_arrow, quoted
 from sparkstorm.replay.tasks.batches import is_batch, unpack_batch
 from sparkstorm.replay.tasks.chunks import DEAD, KEPT_STATE, ROWS, Chunk, OpenChunk
 from sparkstorm.replay.equality_warnings import ReplayWarning, warnings_of
@@ -29,6 +29,7 @@ from sparkstorm.replay.results.columns import Columns
 from sparkstorm.replay.results.types import TAGGED, definite_type, merged_type, result_type, typed_array
 from sparkstorm.replay.spark import SparkStages, WriteChunks
 
+_KEY_FIELD = "key{}"
 _LINES = pa.schema([("value", pa.string())])
 
 
@@ -171,8 +172,9 @@ class Replay(Mapping[str, DataFrame]):
 
     def _only(self, stage: Stage, name: str) -> DataFrame:
         """Return a stage's only result, without a frame of chunks."""
-        write, schema = writing(name, cast(Sequence[tuple[str, pa.DataType]], self._columns[name]))
-        return self._stages.only_frame(stage, write, schema)
+        columns = cast(Sequence[tuple[str, pa.DataType]], self._columns[name])
+        write, schema = writing(name, columns, _key_of(name, columns))
+        return _with_key(self._stages.only_frame(stage, write, schema), name, columns)
 
     def _typed(self, name: str, chunks: DataFrame) -> DataFrame:
         columns = self._columns[name]
@@ -210,10 +212,17 @@ def found_columns(columns: Columns, seen: Iterable[bytes]) -> Columns:
     return [(field, kind or definite_type(found)) for (field, kind), found in zip(columns, kinds, strict=True)]
 
 
-def writing(name: str, columns: Sequence[tuple[str, pa.DataType]]) -> tuple[WriteChunks, StructType]:
-    """Return how chunks become batches of a result, and the result's schema; ReplayFailedError names result and column."""
+def writing(
+    name: str, columns: Sequence[tuple[str, pa.DataType]], key: pa.StructType | None = None
+) -> tuple[WriteChunks, StructType]:
+    """Return how chunks become batches of a result, and their schema; ReplayFailedError names result and column.
+
+    `key`: the type of a state's key, which gets a column per field; `_with_key` makes the STRUCT, which Spark need not copy then.
+    """
     is_state = name.endswith(STATE_MARK)
     whole = [*columns, ("task", pa.int32())] if is_state else columns
+    if key is not None:
+        whole = [*((_KEY_FIELD.format(at), field.type) for at, field in enumerate(key)), *whole[1:]]
     try:
         spark_schema = from_arrow_schema(pa.schema([(f, pa.string() if kind == TAGGED else kind) for f, kind in whole]))
     except PySparkTypeError as error:
@@ -227,17 +236,48 @@ def writing(name: str, columns: Sequence[tuple[str, pa.DataType]]) -> tuple[Writ
     def write(chunks: Iterable[Chunk]) -> Iterator[pa.RecordBatch]:
         codec = Codec()
         for chunk in chunks:
-            made = [
-                _array(name, field, values, kind)
-                for field, values, kind in zip(schema.names, _columns(codec, chunk), kinds, strict=True)
-            ]
-            yield pa.RecordBatch.from_arrays(made, schema=schema)
+            found = _columns(codec, chunk)
+            first = [] if key is None else _key_fields(name, found[0], key)
+            rest = zip(schema.names[len(first) :], found[bool(first) :], kinds[len(first) :], strict=True)
+            yield pa.RecordBatch.from_arrays([*first, *(_array(name, field, *each) for field, *each in rest)], schema=schema)
 
     return write, spark_schema
 
 
+def _key_of(name: str, columns: Sequence[tuple[str, pa.DataType]]) -> pa.StructType | None:
+    """Return the type of a state's key if it is a STRUCT of plain fields."""
+    kind = columns[0][1]
+    if not name.endswith(STATE_MARK) or kind == TAGGED or not pa.types.is_struct(kind):
+        return None
+    return kind if kind.num_fields and not any(pa.types.is_nested(field.type) for field in kind) else None
+
+
+def _key_fields(name: str, values: Any, key: pa.StructType) -> list[pa.Array]:
+    keys = _array(name, "key", values, key)
+    if keys.null_count:
+        raise ReplayFailedError(f"result '{name}': a key is none, which is no {key}; declare no types for this result")
+    return list(keys.flatten())
+
+
+def _with_key(frame: DataFrame, name: str, columns: Sequence[tuple[str, pa.DataType]]) -> DataFrame:
+    """Return a state's result with its key as a STRUCT."""
+    key = _key_of(name, columns)
+    if key is None:
+        return frame
+    fields = ", ".join(f"{_KEY_FIELD.format(at)} AS {quoted(field.name)}" for at, field in enumerate(key))
+    return frame.selectExpr(f"struct({fields}) AS key", "value", "task")
+
+
 def _array(name: str, field: str, values: Any, kind: pa.DataType) -> pa.Array:
     is_state = name.endswith(STATE_MARK)
+    if isinstance(values, pa.StructArray) and is_state and field == "key":  # of a ColumnState: tuples
+        parts = values.flatten()
+        if pa.types.is_struct(kind) and kind.num_fields == len(parts):
+            typed = [typed_array(part, each.type, field) for part, each in zip(parts, kind, strict=True)]
+            return pa.StructArray.from_arrays(typed, fields=list(kind))
+        values = list(zip(*(part.to_pylist() for part in parts), strict=True))
+    if isinstance(values, pa.Array) and is_state and pa.types.is_string(values.type):
+        values = values.to_pylist()
     if is_state and pa.types.is_string(kind) and any(map(is_tagged, values)):
         values = [tag_text(value) if is_tagged(value) else value for value in values]  # it would be read back as another value
     try:
@@ -249,7 +289,7 @@ def _array(name: str, field: str, values: Any, kind: pa.DataType) -> pa.Array:
 def _columns(codec: Codec, chunk: Chunk) -> Sequence[Any]:
     """Return a chunk's columns: lists of values or Arrow arrays."""
     if isinstance(chunk, OpenChunk):
-        return [*chunk.columns, [chunk.target] * chunk.rows]
+        return [*chunk.columns, pa.repeat(pa.scalar(chunk.target, pa.int32()), chunk.rows)]
     if is_batch(chunk.data):
         return list(unpack_batch(chunk.data).columns)
     columns: list[list[Any]] = codec.unpack(chunk.data)[1]

@@ -212,7 +212,7 @@ def typed_array(values: Any, kind: pa.DataType, name: str, by_place: bool = True
     STRUCT of any names; else only for one of the names _1, _2, ..., which is read back as a list.
     """
     if isinstance(values, pa.Array):
-        if _without_widths(values.type) == kind:
+        if kind in (values.type, _without_widths(values.type)):
             return values.cast(kind)
         values = plain_values(values)
     if kind == TAGGED:

@@ -39,6 +39,7 @@ from sparkstorm.model.tuples import Roots, Source, Tuple
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.tasks.attributes import Attributes
 from sparkstorm.replay.tasks.column_runner import ReplayColumns
+from sparkstorm.replay.tasks.column_state import ColumnState
 from sparkstorm.settings import ComponentSettings
 from sparkstorm.windowing.watermarks import NEVER
 
@@ -154,7 +155,7 @@ class ReplayTask:
         self._ticks = ticks
         is_basic = isinstance(bolt, BasicBolt)
         self.emitter = (Emitter if is_basic else ClockedEmitter)("", routes, mode.skip_bad)
-        self.state = MemoryState(codec, mode.skip_bad) if isinstance(bolt, Stateful) else None
+        self.state = _state(codec, mode) if isinstance(bolt, Stateful) else None
         self._one_by_one = (mode.is_timed and not is_basic) or mode.is_keyed
         self._woken = threading.Event()
         self._threads_before = threading.active_count()
@@ -362,7 +363,11 @@ class ReplayTask:
                 f"{record}: {failure.text}; skip_bad puts such records aside"
             )
         self._runner.forget(tup)
-        self._put_aside(tup, tries, failure)
+        self._put_aside(self._parked_as(tup), tries, failure)
+
+    def _parked_as(self, tup: Tuple) -> Tuple:
+        """Return the tuple to put aside for an input that keeps failing."""
+        return tup
 
     def _put_aside(self, tup: Tuple, tries: int, failure: Failure) -> None:
         self.counts.parked += 1
@@ -387,6 +392,10 @@ class ReplayTask:
 
     def _report(self, failure: Failure) -> None:
         self.counts.reports += 1
+
+
+def _state(codec: Codec, mode: TaskMode) -> MemoryState:
+    return ColumnState(codec) if mode.columns and not mode.skip_bad else MemoryState(codec, mode.skip_bad)
 
 
 def _always(target: Target) -> bool:

@@ -1,0 +1,180 @@
+"""State of a task in a replay that keeps what batches add as Arrow columns, until a key is used by itself.
+
+A bolt of columns that only adds batches then needs no Python object per key: sums are made by Arrow, and the result is written
+from its columns. Law: keys and values are those of `MemoryState`, whatever the order of calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparkstorm.executor.state import MISSING, MemoryState
+from sparkstorm.model.values.codec import Codec
+
+_LONE, _AMOUNT = "key", "amount"
+_FEW_ROWS = 1 << 18
+_LIMIT = 1 << 63
+_BATCH: Any = object()
+"""In place of a key in `undo`: the element behind it undoes the addition of a whole batch."""
+
+
+class ColumnState(MemoryState):
+    """MemoryState whose first batches are kept as columns (`_Columns`), if they hold whole numbers under whole numbers or texts."""
+
+    __slots__ = ("_batches", "_most")
+
+    def __init__(self, codec: Codec) -> None:
+        super().__init__(codec)
+        self._batches: list[pa.Table] = []
+        self._most = 0  # no sum can be farther from 0
+
+    def add_batch(self, keys: Any, amounts: Any = 1) -> None:
+        table = None if self._data or self.undo else added_columns(keys, amounts)
+        if table is None or not table.num_rows:
+            super().add_batch(keys, amounts)
+            return
+        self.__class__ = _Columns
+        self.add_batch(keys, amounts)
+
+    def roll_back(self, mark: int) -> None:
+        while len(self.undo) > mark:
+            if self.undo[-3] is _BATCH:
+                put_back = self.undo[-2]
+                del self.undo[-3:]
+                put_back()
+            else:
+                super().roll_back(len(self.undo) - 3)
+
+    def release(self) -> None:
+        self._batches.clear()
+        super().release()
+
+    def _put_back(self, formers: Mapping[Any, Any]) -> None:
+        for key, former in formers.items():
+            if former is MISSING:
+                self._data.pop(key, None)
+            else:
+                self._data[key] = former
+
+
+class _Columns(ColumnState):
+    """ColumnState while it holds columns and no key by itself; any other use than adding a batch ends that."""
+
+    __slots__ = ()
+
+    def add_batch(self, keys: Any, amounts: Any = 1) -> None:
+        table = added_columns(keys, amounts)
+        most = self._most + _farthest(table)
+        if table is None or most >= _LIMIT or (self._batches and table.schema != self._batches[0].schema):
+            self.to_keys()
+            MemoryState.add_batch(self, keys, amounts)
+            return
+        self._most = most
+        self._batches.append(table)
+        self.undo += _BATCH, self._drop_last, None
+        if sum(each.num_rows for each in self._batches) > max(_FEW_ROWS, 2 * self._batches[0].num_rows):
+            settled = len(self._batches) - len(self.undo) // 3
+            self._batches[:settled] = [_summed(self._batches[:settled])] if settled else []
+
+    def columns(self) -> tuple[Any, Any]:
+        """Return keys and values as Arrow arrays, the keys as a STRUCT where they are tuples."""
+        table = _summed(self._batches)
+        *keys, amounts = (_one_array(column) for column in table.columns)
+        names = [f"_{at}" for at in range(1, len(keys) + 1)]
+        return pa.StructArray.from_arrays(keys, names) if _is_tuple(table) else keys[0], amounts
+
+    def count_of(self, *kinds: type) -> int:
+        return 0 if int not in kinds else len(self)
+
+    def to_keys(self) -> None:
+        """Become a state of single keys. What can still be undone stays so, at its places in `undo`."""
+        batches, self._batches, self._most = self._batches, [], 0
+        self.__class__ = ColumnState  # type: ignore[assignment]
+        settled, data = len(batches) - len(self.undo) // 3, self._data
+        if settled:
+            data.update(_pairs(_summed(batches[:settled])))
+        for at, table in enumerate(batches[settled:]):
+            formers: dict[Any, Any] = {}
+            for key, amount in _pairs(table):
+                former = data.get(key, MISSING)
+                formers.setdefault(key, former)
+                data[key] = amount if former is MISSING else former + amount
+            self.undo[3 * at + 1] = partial(self._put_back, formers)
+
+    def _drop_last(self) -> None:
+        self._batches.pop()
+        if not self._batches:
+            self.to_keys()
+
+
+def _by_key(name: str) -> Callable[..., Any]:
+    def method(self: _Columns, *arguments: Any, **named: Any) -> Any:
+        self.to_keys()
+        return getattr(self, name)(*arguments, **named)
+
+    return method
+
+
+_READS = ("get", "items", "scan", "keys", "pairs", "every_pair", "snapshot", "take_changes", "marks")
+_WRITES = ("put", "add", "fold", "fold_cells", "delete", "load")
+_DUNDERS = ("__len__", "__contains__", "__iter__", "__getitem__", "__setitem__", "__delitem__")
+for _name in (*_READS, *_WRITES, *_DUNDERS):
+    setattr(_Columns, _name, _by_key(_name))
+
+
+def added_columns(keys: Any, amounts: Any) -> pa.Table | None:
+    """Return the columns of the keys, and of the amounts as the last one; None for what Arrow would not add up as Python does."""
+    is_tuple = isinstance(keys, pa.RecordBatch | pa.Table)
+    columns = [_plain(column) for column in (keys.columns if is_tuple else [keys])]
+    rows = len(columns[0]) if columns and columns[0] is not None else 0
+    if type(amounts) is int and -_LIMIT <= amounts < _LIMIT:
+        added: Any = pa.repeat(pa.scalar(amounts, pa.int64()), rows)
+    else:
+        added = _plain(amounts)
+    if not columns or any(column is None for column in columns) or added is None or added.type != pa.int64() or len(added) != rows:
+        return None
+    names = [str(at) for at in range(len(columns))] if is_tuple else [_LONE]
+    return pa.table([*columns, added], [*names, _AMOUNT])
+
+
+def _plain(column: Any) -> Any:
+    """Return a column of whole numbers or texts as int64 or string; None for any other, or one with a missing value."""
+    if not isinstance(column, pa.Array | pa.ChunkedArray) or column.null_count:
+        return None
+    if pa.types.is_string(column.type) or column.type == pa.int64():
+        return column
+    return column.cast(pa.int64()) if pa.types.is_integer(column.type) and column.type != pa.uint64() else None
+
+
+def _farthest(table: pa.Table | None) -> int:
+    """Return how far from 0 the sum of any of the amounts can be."""
+    if table is None or not table.num_rows:
+        return 0
+    ends: dict[str, int] = pc.min_max(table[_AMOUNT]).as_py()
+    return max(abs(ends["min"]), abs(ends["max"])) * int(table.num_rows)
+
+
+def _summed(tables: Sequence[pa.Table]) -> pa.Table:
+    """Return one row per key, keys in the order of their first rows."""
+    whole = pa.concat_tables(tables)
+    names = whole.column_names[:-1]
+    sums = whole.group_by(names, use_threads=False).aggregate([(_AMOUNT, "sum")])
+    return sums.select([*names, f"{_AMOUNT}_sum"]).rename_columns([*names, _AMOUNT])
+
+
+def _pairs(table: pa.Table) -> Iterable[tuple[Any, Any]]:
+    *keys, amounts = (column.to_pylist() for column in table.columns)
+    return zip(zip(*keys, strict=True) if _is_tuple(table) else keys[0], amounts, strict=True)
+
+
+def _is_tuple(table: pa.Table) -> bool:
+    return bool(table.column_names[0] != _LONE)
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
