@@ -110,14 +110,18 @@ class StoredLetters:
         letter = decoded(data)
         if letter is None:
             raise StoreInconsistentError(f"dead letter {id} of {self.topology_id} cannot be read; it can only be dropped")
-        for task, component in ((letter.task, letter.component), (letter.source_task, letter.source_component)):
+        try:
+            sender, values = letter.replayed()
+        except StoreInconsistentError as error:
+            raise StoreInconsistentError(f"dead letter {id} of {self.topology_id}: {error}; it can only be dropped") from error
+        for task, component in ((letter.task, letter.component), (sender, letter.source_component)):
             info = self._tasks().get(task)
             if info is None or info.component_id != component:
                 raise StoreInconsistentError(
                     f"dead letter {id} names task {task} of component '{component}', which {self.topology_id} does not have; "
                     "it can only be dropped"
                 )
-        frame = encode_replayed(Codec(), letter.source_task, letter.stream, self._clock.now_ms(), letter.values)
+        frame = encode_replayed(Codec(), sender, letter.stream, self._clock.now_ms(), values)
         return self._store.put_back(id, letter.task, frame)
 
 

@@ -60,6 +60,9 @@ class Timing(Protocol):
     def give_up_next(self, now_ms: int, tries: int, failure: Failure) -> None:
         """Park what would fire next instead of firing it."""
 
+    def parked_as(self, tup: Tuple, is_killer: bool = False) -> Tuple:
+        """Return the tuple to park for an input that keeps failing: itself, or the window by count that it completes."""
+
     def next_due_ms(self) -> int | None:
         """Return when to call `advance` again without a new watermark."""
 

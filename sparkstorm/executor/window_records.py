@@ -11,6 +11,7 @@ from typing import Any
 
 from sparkstorm.errors import CodecError, RecordingError
 from sparkstorm.executor.state import MemoryState
+from sparkstorm.model.topology import TIMER_STREAM, WINDOW_STREAM
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.windowing.reorder import Row
@@ -18,10 +19,10 @@ from sparkstorm.windowing.timers import Timer
 from sparkstorm.windowing.window_contents import Content
 from sparkstorm.windowing.windows import Firing
 
-WINDOW_STREAM, TIMER_STREAM = "__window", "__timer"
 _SMALL = 100
 _MOST_CELLS = 20_000
 _MOST_BYTES = 256 << 10
+Due = Firing | Timer | Row
 Record = dict[str, Any]
 MakeSource = Callable[[str, int, str], Source]
 """Source of a component, task and stream; RecordingError when the topology has none."""
@@ -36,6 +37,23 @@ class WindowTuple(Tuple):
         values = (list(firing.key), firing.start, firing.end)
         super().__init__(values, 0, Source(component, -1, WINDOW_STREAM, ("key", "start", "end")))
         self.firing = firing
+
+
+def as_tuple(component: str, due: Due) -> Tuple:
+    """Return a failed window, timer or tuple in the form of a dead letter."""
+    if isinstance(due, Row):
+        return due.tuple
+    if isinstance(due, Timer):
+        return Tuple((due.axis, due.name, due.at_ms), 0, Source(component, -1, TIMER_STREAM, ("axis", "name", "at_ms")))
+    return WindowTuple(component, due)
+
+
+def replayed_due(tup: Tuple, make_source: MakeSource) -> Firing | Timer:
+    """Return the window or timer in a row of REPLAYED_FIELDS; RecordingError when it holds none."""
+    what, record = (tup, {}) if tup.stream == TIMER_STREAM else (Tuple(tup.values[:3], 0, tup.source), tup.values[3])
+    due = due_of(tup.stream, what, 0, record, make_source)
+    assert not isinstance(due, Row)
+    return due
 
 
 def content_of(firing: Firing) -> Record:
@@ -70,7 +88,7 @@ def bounded(record: Record, codec: Codec) -> Record:
     return record if size <= _MOST_BYTES else {"is_left_out": True}
 
 
-def due_of(stream: str, tup: Tuple, at_ms: int, record: Mapping[str, Any], make_source: MakeSource) -> Firing | Timer | Row:
+def due_of(stream: str, tup: Tuple, at_ms: int, record: Mapping[str, Any], make_source: MakeSource) -> Due:
     """Return what failed, out of its dead letter; RecordingError says what is wrong with the letter."""
     try:
         if stream == TIMER_STREAM:

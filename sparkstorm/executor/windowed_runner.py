@@ -7,28 +7,31 @@ their times, each once its call has succeeded; one that keeps failing holds up w
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from typing import Any
 from zlib import crc32
 
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, Window, WindowedBolt
-from sparkstorm.errors import CodecError
+from sparkstorm.errors import RecordingError
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.runner import BasicCollector, FailedInput
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.task_windows import TaskTimers, make_windows, must_reorder
+from sparkstorm.executor.timed_inputs import TimedInputs
 from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of
-from sparkstorm.executor.window_records import TIMER_STREAM, Record, WindowTuple, bounded, cells_of, content_of
+from sparkstorm.executor.window_records import Due, Record, WindowTuple, as_tuple, bounded, cells_of, content_of, replayed_due
+from sparkstorm.model.dead_letter import REPLAYED_FIELDS
 from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.topology import TICK_STREAM
+from sparkstorm.model.topology import TICK_STREAM, TIMER_STREAM
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import SCALARS, Codec
+from sparkstorm.windowing.counts import CountWindows
 from sparkstorm.windowing.reorder import Reorder, Row
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.timers import Timer, TimerTable
-from sparkstorm.windowing.watermarks import END, LAST_MS, NEVER
+from sparkstorm.windowing.watermarks import END, NEVER
 from sparkstorm.windowing.window_contents import FindSource
 from sparkstorm.windowing.windows import Firing, TimeWindows, Windows
 
@@ -42,9 +45,6 @@ class Patience:
 
     retries: int
     back_off_ms: int
-
-
-Due = Firing | Timer | Row
 
 
 class TimedRunner:
@@ -70,7 +70,8 @@ class TimedRunner:
         self.low_ms = NEVER  # everything that was due until then has fired
         self._settings = settings
         self._emitter, self._state, self._times, self._collector = emitter, state, times, collector
-        self._now_ms = now_ms
+        self._find_source = find_source
+        self._inputs = TimedInputs(settings.timestamp_field, bolt.key_fields, now_ms)
         self._patience = patience
         self._timers = TimerTable(times)
         self._windows = make_windows(bolt, settings, times, find_source) if isinstance(bolt, WindowedBolt) else None
@@ -104,7 +105,7 @@ class TimedRunner:
                 return failures
             except USER_ERRORS as error:
                 self._roll_back(mark, undo_mark, times_mark)
-                failures.append((tup, self._failure(tup, error)))
+                failures.append((tup, self._inputs.failure(tup, error)))
 
     def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
         """Inputs of a run that wait for an ack: none, since what a window holds is in the store."""
@@ -149,13 +150,39 @@ class TimedRunner:
         """Return the next firing's name, which is the same after a restart; None when nothing is due."""
         self.advance(watermark_ms, now_ms, most=0)
         due = None if now_ms < self._retry_ms else self._next_due(now_ms)
-        return None if due is None else f"due:{_moment(due)}:{crc32(repr(_as_tuple('', due)).encode())}"
+        return None if due is None else f"due:{_moment(due)}:{crc32(repr(as_tuple('', due)).encode())}"
 
     def give_up_next(self, now_ms: int, tries: int, failure: Failure) -> None:
         """Park what would fire next instead of firing it."""
         due = self._next_due(now_ms)
         if due is not None:
             self._give_up(due, tries, failure)
+
+    def parked_as(self, tup: Tuple, is_killer: bool = False) -> Tuple:
+        """Return the tuple to park for an input that keeps failing: itself, or the window by count that it completes.
+
+        That window then holds the input; else every later tuple of its key would complete the same window and fail.
+        `is_killer`: worker processes died in it, so a fold is not called with it again.
+        """
+        windows, mark, letter = self._windows, len(self._times.undo), self.as_letter(tup)
+        is_input = letter.stream != TICK_STREAM and letter.stream not in REPLAYED_FIELDS
+        if not is_input or not isinstance(windows, CountWindows) or (is_killer and isinstance(self.bolt, FoldingBolt)):
+            return letter
+        try:
+            for firing in windows.add(self._inputs.time_of(tup.source)(tup), self._inputs.key_of(tup.source)(tup.values), tup):
+                windows.done(firing)
+                return WindowTuple(self._emitter.component, firing)
+        except USER_ERRORS:
+            pass
+        self._times.roll_back(mark)
+        return tup
+
+    def as_letter(self, tup: Tuple) -> Tuple:
+        """Return a window or timer that was replayed as it was in its dead letter; other tuples as they are."""
+        if tup.stream in REPLAYED_FIELDS and tup.source.task >= 0:
+            with contextlib.suppress(RecordingError):
+                return as_tuple(self._emitter.component, replayed_due(tup, self._source_of))
+        return tup
 
     def next_due_ms(self) -> int | None:
         """Return when to call `advance` again without a new watermark; 0 means now."""
@@ -172,7 +199,7 @@ class TimedRunner:
         if isinstance(tup, WindowTuple):
             record |= content_of(tup.firing)
         elif tup.stream != TIMER_STREAM and self._windows is not None:
-            cells = cells_of(self._times, self._key_of(tup.source)(tup.values))
+            cells = cells_of(self._times, self._inputs.key_of(tup.source)(tup.values))
             record |= {"is_left_out": True} if cells is None else {"cells": cells}
         return bounded(record, codec)
 
@@ -184,12 +211,12 @@ class TimedRunner:
             if isinstance(due, Timer):
                 self.bolt.on_timer(due, self._collector)
             elif isinstance(due, Row):
-                self._take_in(replace(due, at_ms=self._time_of(due.tuple.source)(due.tuple)))
+                self._take_in(replace(due, at_ms=self._inputs.time_of(due.tuple.source)(due.tuple)))
             else:
                 self._call(due)
         except USER_ERRORS as error:
             self._roll_back(*marks)
-            return self._failure(due.tuple, error) if isinstance(due, Row) else failure_of(error)
+            return self._inputs.failure(due.tuple, error) if isinstance(due, Row) else failure_of(error)
         return None
 
     @property
@@ -249,7 +276,7 @@ class TimedRunner:
         if self._windows is None:
             self._execute(row.tuple)
             return
-        for firing in self._windows.add(row.at_ms, self._key_of(source)(row.tuple.values), row.tuple):
+        for firing in self._windows.add(row.at_ms, self._inputs.key_of(source)(row.tuple.values), row.tuple):
             self._call(firing)
             self._windows.done(firing)
 
@@ -264,7 +291,7 @@ class TimedRunner:
 
     def _put_off(self, due: Due, failure: Failure, now_ms: int) -> bool:
         self._attempts += 1
-        self._collector.report_error(replace(failure, text=f"{_as_tuple(self._emitter.component, due)!r}: {failure.text}"))
+        self._collector.report_error(replace(failure, text=f"{as_tuple(self._emitter.component, due)!r}: {failure.text}"))
         if self._attempts <= self._patience.retries:
             back_off_ms = min(self._patience.back_off_ms * 2 ** (self._attempts - 1), _LONGEST_BACK_OFF_MS)
             self._retry_ms = now_ms + back_off_ms
@@ -275,7 +302,8 @@ class TimedRunner:
         return True
 
     def _give_up(self, due: Due, tries: int, failure: Failure) -> None:
-        self.given_up.append((_as_tuple(self._emitter.component, due), tries, failure))
+        what = as_tuple(self._emitter.component, due)
+        self.given_up.append((self.parked_as(what, failure.kind is FailureKind.KILLED), tries, failure))
         self._attempts = 0
         self._done(due)
 
@@ -298,6 +326,8 @@ class TimedRunner:
         step: Callable[[Tuple], None] = _ignore
         if source.stream == TICK_STREAM:
             step = self._execute if isinstance(self.bolt, TimedBolt) else _ignore
+        elif source.stream in REPLAYED_FIELDS:
+            step = self._fire_again
         elif source.is_late:
             step = self._late_step(source)
         elif self._reorder is not None:
@@ -312,7 +342,7 @@ class TimedRunner:
         return step
 
     def _window_step(self, source: Source, windows: Windows) -> Callable[[Tuple], None]:
-        add, is_gone, key_of, time_of = windows.add, windows.is_gone, self._key_of(source), self._time_of(source)
+        add, is_gone, key_of, time_of = windows.add, windows.is_gone, self._inputs.key_of(source), self._inputs.time_of(source)
         take_late = self._late_step(source)
 
         def step(tup: Tuple) -> None:
@@ -352,7 +382,7 @@ class TimedRunner:
     def _timed_step(self, source: Source) -> Callable[[Tuple], None]:
         if not self._settings.is_event_time:
             return self._execute
-        time_of = self._time_of(source)
+        time_of = self._inputs.time_of(source)
 
         def step(tup: Tuple) -> None:
             time_of(tup)
@@ -361,7 +391,7 @@ class TimedRunner:
         return step
 
     def _reorder_step(self, source: Source, reorder: Reorder) -> Callable[[Tuple], None]:
-        time_of, key_of, take_late = self._time_of(source), self._key_of(source), self._late_step(source)
+        time_of, key_of, take_late = self._inputs.time_of(source), self._inputs.key_of(source), self._late_step(source)
 
         def step(tup: Tuple) -> None:
             at_ms = time_of(tup)
@@ -374,7 +404,7 @@ class TimedRunner:
         return step
 
     def _late_step(self, source: Source) -> Callable[[Tuple], None]:
-        stream, time_of = self._settings.late_stream, self._time_of(source)
+        stream, time_of = self._settings.late_stream, self._inputs.time_of(source)
 
         def step(tup: Tuple) -> None:
             self.late += 1
@@ -384,57 +414,26 @@ class TimedRunner:
 
         return step
 
+    def _fire_again(self, tup: Tuple) -> None:
+        """A window or timer out of a dead letter."""
+        due = replayed_due(tup, self._source_of)
+        self._emitter.roots = tup.roots
+        if isinstance(due, Timer):
+            self.bolt.on_timer(due, self._collector)
+        else:
+            self._call(due)
+
+    def _source_of(self, component: str, task: int, stream: str) -> Source:
+        return self._find_source(task, stream)
+
     def _execute(self, tup: Tuple) -> None:
         assert isinstance(self.bolt, TimedBolt)
         self._emitter.roots = tup.roots
         self.bolt.execute(tup, self._collector)
 
-    def _time_of(self, source: Source) -> Callable[[Tuple], int]:
-        field = self._settings.timestamp_field
-        if field is None:
-            now_ms = self._now_ms
-            return lambda tup: now_ms()
-        position = source.position(field)
-
-        def time_of(tup: Tuple) -> int:
-            at = tup.values[position]
-            if type(at) is not int or not 0 <= at <= LAST_MS:
-                raise ValueError(f"field '{field}' holds {at!r:.60}: a time is a whole number of milliseconds from 0 to 2**53")
-            return at
-
-        return time_of
-
-    def _key_of(self, source: Source) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-        positions = [source.position(field) for field in self.bolt.key_fields]
-        if not positions:
-            return lambda values: ()
-        if len(positions) == 1:
-            position = positions[0]
-            return lambda values: (values[position],)
-        several: Callable[[tuple[Any, ...]], tuple[Any, ...]] = itemgetter(*positions)
-        return several
-
-    def _failure(self, tup: Tuple, error: BaseException) -> Failure:
-        if isinstance(error, TypeError | CodecError):
-            for field in self.bolt.key_fields:
-                if isinstance(tup[field], list | dict):
-                    kind = type(tup[field]).__name__
-                    text = f"key field '{field}' holds a {kind}: keys are text, numbers, bytes, true/false or none"
-                    return Failure(FailureKind.RAISED, text)
-        return failure_of(error)
-
 
 def _moment(due: Due) -> int:
     return due.end if isinstance(due, Firing) else due.at_ms
-
-
-def _as_tuple(component: str, due: Due) -> Tuple:
-    """Return a failed window, timer or tuple in the form of a dead letter."""
-    if isinstance(due, Row):
-        return due.tuple
-    if isinstance(due, Timer):
-        return Tuple((due.axis, due.name, due.at_ms), 0, Source(component, -1, TIMER_STREAM, ("axis", "name", "at_ms")))
-    return WindowTuple(component, due)
 
 
 def _ignore(tup: Tuple) -> None:

@@ -9,10 +9,13 @@ from typing import Any
 from sparkstorm.errors import CodecError, StoreInconsistentError
 from sparkstorm.model.failure import Cause as Cause
 from sparkstorm.model.failure import Failure
+from sparkstorm.model.topology import TIMER_STREAM, WINDOW_STREAM
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.values.tagged import from_json, to_json
 
 Pair = tuple[Any, Any]
+REPLAYED_FIELDS = {WINDOW_STREAM: ("key", "start", "end", "record"), TIMER_STREAM: ("axis", "name", "at_ms")}
+"""Fields of windows and timers that are given to their task again, as rows from itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,19 @@ class DeadLetter:
     def cause(self) -> Cause:
         """The letter's group."""
         return self.failure.cause
+
+    def replayed(self) -> tuple[int, tuple[Any, ...]]:
+        """Return sender and values of the row that gives it to its task again.
+
+        StoreInconsistentError when the letter is a window's and does not hold its content.
+        """
+        if self.stream not in REPLAYED_FIELDS:
+            return self.source_task, self.values
+        if self.stream == TIMER_STREAM:
+            return self.task, self.values
+        if self.window is None or "tuples" not in self.window:
+            raise StoreInconsistentError("the content of its window was too large for it")
+        return self.task, (*self.values, dict(self.window))
 
     def as_record(self) -> dict[str, Any]:
         """Return the letter as a mapping of values of the codec; `from_record` reads it back."""

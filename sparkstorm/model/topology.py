@@ -17,6 +17,7 @@ MASTER = "__topology_master"
 SYSTEM = "__system"  # the source of ticks, as in Storm; it has no task
 TICK_STREAM = "__tick"
 WATERMARK_STREAM = "__watermark"
+WINDOW_STREAM, TIMER_STREAM = "__window", "__timer"  # of failed windows and timers
 MAX_NAME_CHARS = 150  # a worker's log is named after it, and file systems take 255
 LATE_PREFIX = "__late:"
 """Prefix of the stream's name under which rows that are late for their receiver are sent."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api.windows import Count, Duration, TimedBolt, Window, WindowedBolt
 from sparkstorm.client.dead_letters import StoredLetters
 from sparkstorm.errors import NotAliveError, ReadOnlyConnectionError, StoreInconsistentError
 from sparkstorm.model.assignment import TaskInfo
+from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared
 from sparkstorm.testing.local_topology import LocalTopology
 from sparkstorm.transport.base import Commit
 from sparkstorm.transport.local import LocalReader, LocalTransport
+from sparkstorm.windowing.timers import Timer
 
 FEW = {"topology.max.retries": 0, "topology.acker.executors": 1}
 
@@ -155,3 +159,111 @@ def test_a_reader_without_rights_changes_nothing(cluster: LocalCluster) -> None:
     with pytest.raises(ReadOnlyConnectionError):
         letters.replay(letters.read())
     assert len(letters.read()) == 5
+
+
+class Summing(WindowedBolt):
+    """Emits the sum of each window; raises on windows and timers while it is broken."""
+
+    outputs = ("sum",)
+
+    def __init__(self) -> None:
+        self.is_broken: Shared[bool] = Shared(True)
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        if self.is_broken.value:
+            raise ValueError("not yet")
+        collector.emit((sum(tup["n"] for tup in window),))
+
+
+class Alarm(TimedBolt):
+    """Sets a timer per tuple; raises on timers while it is broken."""
+
+    outputs = ("sum",)
+
+    def __init__(self) -> None:
+        self.is_broken: Shared[bool] = Shared(True)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.timers.set_event_timer((tup["n"], "n"), tup["ts"])
+
+    def on_timer(self, timer: Timer, collector: BasicOutputCollector) -> None:
+        if self.is_broken.value:
+            raise ValueError("not yet")
+        collector.emit((timer.name[0],))
+
+
+TIMED: dict[str, Callable[[], Any]] = {
+    "windows by count": lambda: Summing().with_tumbling_window(Count(2)),
+    "windows by time": lambda: Summing().with_tumbling_window(Duration(20)).with_timestamp_field("ts"),
+    "timers": lambda: Alarm().with_timestamp_field("ts"),
+}
+SUMS = {"windows by count": [1, 5], "windows by time": [1, 5], "timers": [0, 1, 2, 3]}
+
+
+def parked_in_time(cluster: LocalCluster, bolt: Any, **conf: Any) -> LocalTopology:
+    """A topology that has parked all windows, or timers, of four numbers."""
+    spout, builder = FeederSpout(["n", "ts"]), TopologyBuilder()
+    builder.set_spout("numbers", spout)
+    builder.set_bolt("timed", bolt).global_grouping("numbers")
+    builder.set_bolt("all", CountAll()).global_grouping("timed")
+    cluster.submit(builder.build(), {**FEW, "topology.max.retries": 1, **conf})
+    for n in range(4):
+        spout.feed([n, n * 10])
+    spout.finish()
+    cluster.run_until_idle()
+    return cluster.topology()
+
+
+def content(letter: DeadLetter) -> tuple[Any, ...]:
+    window = {name: value for name, value in (letter.window or {}).items() if name != "watermark_ms"}
+    return letter.source_component, letter.source_task, letter.stream, letter.fields, letter.values, window
+
+
+@pytest.mark.parametrize("kind", TIMED)
+@pytest.mark.parametrize("death", [False, True])
+def test_replayed_windows_and_timers_fire_once(cluster: LocalCluster, kind: str, death: bool) -> None:
+    bolt = TIMED[kind]()
+    letters = letters_of(parked_in_time(cluster, bolt))
+    before = letters.read()
+    assert len(before) == len(SUMS[kind])
+    letters.replay(before)
+    cluster.run_until_idle()
+    again = letters.read()  # still broken: parked as they were
+    assert list(map(content, again.values())) == list(map(content, before.values()))
+    assert not again.keys() & before.keys()
+    bolt.is_broken.value = False
+    letters.replay(again)
+    if death:
+        cluster.kill_worker("timed")
+    cluster.run_until_idle()
+    assert (cluster.state("all"), letters.read()) == (dict.fromkeys(SUMS[kind], 1), {})
+
+
+def test_a_replayed_window_is_tried_again_and_survives_its_worker(cluster: LocalCluster) -> None:
+    bolt = TIMED["windows by count"]()
+    letters = letters_of(parked_in_time(cluster, bolt, **{"topology.max.retries": 3}))
+    letters.replay(letters.read())
+    cluster.advance(ms=1)
+    assert cluster.counts("timed").retried > 6 and letters.read() == {}
+    cluster.kill_worker("timed")
+    bolt.is_broken.value = False
+    cluster.run_until_idle()
+    assert (cluster.state("all"), letters.read()) == (dict.fromkeys([1, 5], 1), {})
+
+
+def test_a_window_whose_content_was_too_large_for_its_letter_is_refused(cluster: LocalCluster) -> None:
+    class Large(Summing):
+        def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+            raise ValueError("not yet")
+
+    spout, builder = FeederSpout(["n"]), TopologyBuilder()
+    builder.set_spout("numbers", spout)
+    builder.set_bolt("timed", Large().with_tumbling_window(Count(2))).global_grouping("numbers")
+    cluster.submit(builder.build(), FEW)
+    for _ in range(2):
+        spout.feed(["x" * 200_000])
+    cluster.run_until_idle()
+    letters = letters_of(cluster.topology())
+    with pytest.raises(StoreInconsistentError, match="the content of its window was too large for it; it can only be dropped"):
+        letters.replay(letters.read())
+    assert len(letters.read()) == 1

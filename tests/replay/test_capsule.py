@@ -144,6 +144,28 @@ def test_of_a_large_state_a_capsule_has_the_keys_that_the_last_try_used(tmp_path
     assert parked_by_reads(tmp_path, {"topology.max.retries": 0}).state == (), "no second try: the keys of its grouping"
 
 
+class ByValue(StatefulBolt):
+    """Puts whole numbers, and fails on every other value."""
+
+    key_fields = ("value",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        if not isinstance(tup[0], int):
+            raise ValueError("no number")
+        self.state.put(tup[0], tup[0])
+
+
+@pytest.mark.parametrize("backend", ["memory", "lazy"])
+def test_of_a_large_state_a_capsule_leaves_out_what_no_key_can_be(backend: str) -> None:
+    spout = FeederSpout()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, ByValue()), {"topology.max.retries": 1, "topology.state.backend": backend})
+        for value in (*range(150), {1, 2}, float("nan"), [1], "text"):
+            spout.feed([value])
+        cluster.run_until_idle()
+        assert [letter.state for letter in cluster.dead_letters] == [()] * 4
+
+
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once", "at-most-once"])
 def test_any_failed_tuple_becomes_a_capsule_where_it_is_asked_for(guarantee: str, averages: ModuleType, tmp_path: Path) -> None:
     with LocalCluster() as cluster:

@@ -6,7 +6,7 @@ import pytest
 
 from sparkstorm.api import BasicOutputCollector, Duration, TopologyBuilder, Window, WindowedBolt
 from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.topology import WATERMARK_STREAM, Topology
+from sparkstorm.model.topology import WATERMARK_STREAM, WINDOW_STREAM, Topology
 from sparkstorm.replay.stepping.stepper import Stepper
 from sparkstorm.replay.stepping.timed import any_stepper
 from tests.replay.bolts import Picky, Source, many_streams, word_count
@@ -63,6 +63,9 @@ def test_a_windowed_bolt_is_stepped_through_with_its_stored_windows_only() -> No
     outcomes = [steps.outcome((1, at_ms), "source", at_ms=9) for at_ms in (0, 500, 1500)]
     outcomes += [steps.outcome((at_ms,), "", WATERMARK_STREAM, 9) for at_ms in (999, 1000, 2000)]
     assert [emitted.get("default") for emitted, *_ in outcomes] == [None, None, None, None, [(2,)], [(1,)]]
+    record: dict[str, object] = {"tuples": [], "new": [], "expired": [], "value": None, "is_update": False}
+    emitted, *_ = steps.outcome(([], 0, 1000, record), "sizes", WINDOW_STREAM, 9)
+    assert emitted == {"default": [(0,)]}, "a window that was replayed out of a dead letter"
 
 
 class Sizes(WindowedBolt):

@@ -82,9 +82,12 @@ class Pass(BasicBolt):
 class FailsAt(Sum):
     """Bolt that raises on one window."""
 
+    def __init__(self, end: int = 200) -> None:
+        self.end = end
+
     def execute(self, window: Window, collector: BasicOutputCollector) -> None:
         super().execute(window, collector)
-        if window.end == 200:
+        if window.end == self.end:
             raise ValueError("not this window")
 
 
@@ -173,6 +176,16 @@ def test_a_window_that_fails_is_named_or_put_aside() -> None:
     results = replay_locally(topology, {"source": data}, skip_bad=True)
     assert sorted(results["w0"]) == [("a", 1, 99), ("a", 3, 299)]
     assert [d.values for d in results.dead_letters] == [(["a"], 100, 200)]
+
+
+def test_a_count_window_that_fails_is_put_aside_and_the_next_one_begins() -> None:
+    topology = chain(FailsAt(4).with_tumbling_window(Count(2)).with_key("key"))
+    data = [("a", n, at) for n, at in enumerate((10, 20, 150, 160, 210, 220))]
+    with pytest.raises(ReplayFailedError, match=r"failed 4 times on record .*not this window"):
+        replay_locally(topology, {"source": data})
+    results = replay_locally(topology, {"source": data}, skip_bad=True)
+    assert [value for _, value, _ in results["w0"]] == [1, 9]
+    assert [(d.stream, d.values) for d in results.dead_letters] == [("__window", (["a"], 2, 4))]
 
 
 class Told(StatefulBolt):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import Count, Duration, TopologyBuilder, WindowedBolt
+from sparkstorm.api import Count, Duration, TopologyBuilder, Tuple, WindowedBolt
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
@@ -191,6 +191,81 @@ def test_a_window_that_always_fails_is_parked_with_its_bounds() -> None:
         ]
         assert cluster.counts("windows").emitted == 1
         assert cluster.state("windows") == {"fired": 1}
+
+
+class Refusing(Adding):
+    """Raises on every window of the key "a"."""
+
+    def execute(self, window: Any, collector: Any) -> None:
+        if window.key == ("a",):
+            raise RuntimeError("no such window")
+        super().execute(window, collector)
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_a_count_window_that_always_fails_is_parked_with_its_bounds(retries: int) -> None:
+    spout = FeederSpout(FIELDS)
+    with LocalCluster() as cluster:
+        bolt = Refusing().with_tumbling_window(Count(2)).with_key("key")
+        cluster.submit(built(bolt, None, spout), {"topology.max.retries": retries})
+        for n in range(5):
+            for key in "ab":
+                spout.feed([key, n, 1])
+                cluster.run_until_idle()
+        letters = [(letter.stream, letter.values, letter.attempts) for letter in cluster.dead_letters]
+        assert letters == [("__window", (["a"], end - 2, end), retries + 1) for end in (2, 4)]
+        assert [letter.window["value"] for letter in cluster.dead_letters if letter.window] == [[2, 2], [2, 2]]
+        assert cluster.counts("windows").emitted == 2, "another key's windows fire"
+
+
+@pytest.mark.parametrize(("retries", "parked"), [(0, ["__window", "default"]), (1, ["__window", "__window"])])
+def test_tuples_read_together_with_one_whose_count_window_fails(retries: int, parked: list[str]) -> None:
+    spout = FeederSpout(FIELDS)
+    with LocalCluster() as cluster:
+        bolt = Refusing().with_tumbling_window(Count(2)).with_key("key")
+        cluster.submit(built(bolt, None, spout), {"topology.max.retries": retries})
+        for n in range(4):
+            spout.feed(["a", n, 1])
+        cluster.run_until_idle()
+        assert [letter.stream for letter in cluster.dead_letters] == parked
+
+
+@pytest.mark.parametrize(("bolt", "parked"), [(Listing(), "__window"), (Adding(), "default")])
+def test_a_tuple_that_kills_its_worker_is_parked_without_another_call_of_a_fold(bolt: Any, parked: str) -> None:
+    driver = Driver(bolt.with_tumbling_window(Count(2)).with_key("key"))
+    driver.rows([("a", 1, 1)])
+    killer = Tuple(("a", 2, 1), 0, driver.source(1))
+    assert driver.runner.parked_as(killer, is_killer=True).stream == parked
+    assert len(driver.rows([("a", 3, 1)])) == 0
+    assert len(driver.emitted()) == (1 if parked == "default" else 0)
+
+
+def test_under_at_least_once_a_count_window_that_always_fails_fails_every_later_tuple() -> None:
+    spout = FeederSpout(FIELDS)
+    with LocalCluster() as cluster:
+        bolt = Refusing().with_tumbling_window(Count(2)).with_key("key")
+        cluster.submit(built(bolt, None, spout), {"topology.delivery.guarantee": "at-least-once"})
+        for n in range(4):
+            spout.feed(["a", n, 1])
+        cluster.run_until_idle()
+        assert (cluster.counts("windows").failed, cluster.dead_letters) == (3, [])
+
+
+def test_a_tuple_whose_fold_fails_is_parked_and_in_no_window() -> None:
+    class Bad(Adding):
+        def fold(self, accumulator: Any, tup: Any) -> Any:
+            if tup["ts"] == 1:
+                raise RuntimeError("no such amount")
+            return super().fold(accumulator, tup)
+
+    spout = FeederSpout(FIELDS)
+    with LocalCluster() as cluster:
+        cluster.submit(built(Bad().with_tumbling_window(Count(2)).with_key("key"), None, spout), {"topology.max.retries": 1})
+        for n in range(4):
+            spout.feed(["a", n, 1])
+        cluster.run_until_idle()
+        assert [(letter.stream, letter.values) for letter in cluster.dead_letters] == [("default", ("a", 1, 1))]
+        assert cluster.counts("windows").emitted == 1
 
 
 def test_windows_of_another_shape_are_not_put_into_what_is_stored() -> None:

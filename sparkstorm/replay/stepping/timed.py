@@ -7,9 +7,9 @@ from typing import Any
 
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.errors import InvalidTopologyError, RecordingError
-from sparkstorm.executor.window_records import TIMER_STREAM, WINDOW_STREAM, due_of, stored_cells
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.topology import WATERMARK_STREAM, Topology
+from sparkstorm.executor.window_records import due_of, stored_cells
+from sparkstorm.model.dead_letter import REPLAYED_FIELDS, DeadLetter
+from sparkstorm.model.topology import TIMER_STREAM, WATERMARK_STREAM, WINDOW_STREAM, Topology
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.stepping.stepper import Step, Stepper
@@ -55,6 +55,8 @@ class WindowStepper(Stepper):
     def _tuple(self, values: Sequence[Any], component: str, stream: str, at_ms: int) -> Tuple:
         if stream == WATERMARK_STREAM:
             return Tuple((_CHANNEL[1], values[0]), at_ms, Source("", _CHANNEL[0], stream, ("stream", "at_ms")))
+        if stream in REPLAYED_FIELDS:
+            return Tuple(tuple(values), at_ms, Source(component, _CHANNEL[0], stream, REPLAYED_FIELDS[stream]))
         return super()._tuple(values, component, stream, at_ms)
 
     def _check_bolt(self, component: str, bolt: Any) -> None:

@@ -18,7 +18,8 @@ from sparkstorm.executor.emitter import Route
 from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.executor.runner import BasicCollector, FailedInput
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.windowed_runner import Due, Patience
+from sparkstorm.executor.window_records import Due
+from sparkstorm.executor.windowed_runner import Patience
 from sparkstorm.model.topology import WATERMARK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import Codec
@@ -158,6 +159,9 @@ class WindowTask(ReplayTask):
 
     def _run_part(self, part: Sequence[Any]) -> Iterable[FailedInput]:
         return self._timed.run_rows(part)
+
+    def _parked_as(self, tup: Tuple) -> Tuple:
+        return self._timed.parked_as(tup)
 
     def _hear_data(self, at_ms: int) -> None:
         """Advance the watermarks of data: rows come in the order of times, so later ones are at most the lag older."""

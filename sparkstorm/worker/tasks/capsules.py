@@ -44,8 +44,11 @@ class Capsules:
 
     def letter(self, bolt: BoltTask, tup: Tuple, attempts: int, failure: Failure) -> DeadLetter:
         """Return the record of an input that was given up; the state is that of this moment, the failed call undone."""
+        window = None
+        if isinstance(bolt.runner, TimedRunner):
+            tup = bolt.runner.as_letter(tup)
+            window = bolt.runner.record_of(tup, self._plan.codec)
         index, pairs = self._indexes[bolt.task], self._pairs(bolt, tup)
-        window = bolt.runner.record_of(tup, self._plan.codec) if isinstance(bolt.runner, TimedRunner) else None
         source = (tup.component, tup.task, tup.stream)
         return DeadLetter(failure, *source, tup.fields, tup.values, attempts, index, pairs, self._conf, window)
 
@@ -77,7 +80,10 @@ class Capsules:
         used = self._used.pop(bolt.task, {})
         if state is None:
             return None
-        wanted = state.keys() if len(state) <= SMALL else list(dict.fromkeys([*self._named(bolt, tup), *used]))
+        if len(state) <= SMALL:
+            wanted = state.keys()
+        else:  # an input may name what no state can hold: a set, NaN, an object
+            wanted = list(dict.fromkeys(key for key in itertools.chain(self._named(bolt, tup), used) if state.is_key(key)))
         pairs, size = [], 0
         for key, value in state.pairs(wanted[:10_000]):
             size += len(self._plan.codec.pack([key, value]))
@@ -96,7 +102,7 @@ class Capsules:
             yield from tup.firing.key
         for names in itertools.chain(groupings, [tuple(own)]):
             values = tuple(tup[name] for name in names if name in tup.fields)
-            if values and not any(isinstance(value, list | dict) for value in values):
+            if values:
                 yield values
                 if len(values) == 1:
                     yield values[0]
