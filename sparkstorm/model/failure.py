@@ -15,6 +15,7 @@ MAX_TRACEBACK = 4_000
 _PLACE = re.compile(r" (\([^()/\n]*, line \d+\))$")
 _ERROR = re.compile(r"[A-Za-z_]\w*(?=: |$)")
 _KNOWN_ENDINGS = ("Error", "Exception", "Exit", "Interrupt", "Warning", "Iteration")
+_PREFIXED = re.compile(rf": ([A-Za-z_]\w*(?:{'|'.join(_KNOWN_ENDINGS)}))(?=: | \()")
 _VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
 
 
@@ -79,6 +80,8 @@ class Failure:
         error = _ERROR.match(self.text)
         if error is not None and (place is not None or error[0].endswith(_KNOWN_ENDINGS)):
             return Cause(self.component, error[0], place[1] if place else "")
+        if place is not None and self.kind is not FailureKind.SYSTEM and (named := _PREFIXED.search(self.text)):
+            return Cause(self.component, named[1], place[1])  # of a tick, or of a window with its key
         return Cause(self.component, _VARYING.sub("*", self.text)[:100], "")
 
     @property
@@ -126,9 +129,9 @@ def group_failures(counts: Mapping[Cause, int], kept: Iterable[Failure]) -> list
     return sorted(found, key=lambda group: (-group.count, str(group.cause)))
 
 
-def killed(deaths: int) -> Failure:
-    """Return the failure of an input that has killed its worker so often."""
-    return Failure(FailureKind.KILLED, f"killed its worker {deaths} times")
+def killed(deaths: int, end: str = "") -> Failure:
+    """Return the failure of an input that has killed its worker so often; `end` says how the last one ended."""
+    return Failure(FailureKind.KILLED, f"killed its worker {deaths} times{'; the last: ' if end else ''}{end}"[:MAX_TEXT])
 
 
 def pack_failures(failures: Mapping[int, Failure]) -> list[Any]:

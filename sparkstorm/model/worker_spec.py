@@ -26,12 +26,13 @@ class PlacedExecutor:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """Input row (of a frame of a task's stream) during which worker processes have died, and how many."""
+    """Input row (of a frame of a task's stream) during which worker processes have died, how many, and the end of the last."""
 
     task: int
     entry_id: str
     row: int
     deaths: int
+    end: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from sparkstorm.model.worker_messages import ExitCode, Passed, Trying, WorkerReport
 from sparkstorm.model.worker_spec import Suspect
 
-MAX_SUSPECTS = 256
+MAX_SUSPECTS, MAX_END_CHARS = 256, 300
 # Ends that say their own cause; no row is to blame for them.
 _EXPLAINED = frozenset(
     (
@@ -37,7 +37,7 @@ class PoisonDetector:
 
     careful: bool = False
     trying: Trying | None = None
-    deaths_by_row: Mapping[Row, int] = field(default_factory=dict)
+    suspect_by_row: Mapping[Row, Suspect] = field(default_factory=dict)
     was_killed: bool = False
 
     def heard(self, report: WorkerReport) -> "PoisonDetector":
@@ -46,7 +46,7 @@ class PoisonDetector:
             return replace(self, trying=report)
         return PoisonDetector() if isinstance(report, Passed) else self
 
-    def died(self, exit_code: int, has_said_why: bool = False) -> "PoisonDetector":
+    def died(self, exit_code: int, has_said_why: bool = False, end: str = "") -> "PoisonDetector":
         """Record the death of a running worker process that had no order to end.
 
         A code of ours without a last report is the user's own `os._exit` or exec.
@@ -58,14 +58,13 @@ class PoisonDetector:
         if self.trying is None:
             return replace(self, careful=True)
         row = (self.trying.task, self.trying.entry, self.trying.row)
+        before = self.suspect_by_row.get(row)
+        suspect = Suspect(*row, 1 + (before.deaths if before else 0), end[:MAX_END_CHARS])
         # The newest rows last, the oldest forgotten: what is parked is never tried again.
-        counts = {**{key: n for key, n in self.deaths_by_row.items() if key != row}, row: 1 + self.deaths_of(row)}
-        kept = dict(list(counts.items())[-MAX_SUSPECTS:])
-        return PoisonDetector(careful=True, deaths_by_row=kept, was_killed=self.was_killed)
-
-    def deaths_of(self, row: Row) -> int:
-        return self.deaths_by_row.get(row, 0)
+        suspects = {**{key: each for key, each in self.suspect_by_row.items() if key != row}, row: suspect}
+        kept = dict(list(suspects.items())[-MAX_SUSPECTS:])
+        return PoisonDetector(careful=True, suspect_by_row=kept, was_killed=self.was_killed)
 
     def suspects(self) -> tuple[Suspect, ...]:
         """The counts in the form in which a WorkerSpec carries them."""
-        return tuple(Suspect(task, entry, row, deaths) for (task, entry, row), deaths in self.deaths_by_row.items())
+        return tuple(self.suspect_by_row.values())

@@ -312,12 +312,14 @@ class Slot:
         self._deaths += 1
         self._last_end = words[:MAX_END_CHARS]
         if action.started:
-            self._suspicion = self._suspicion.died(action.exit_code, bool(child.last_words))
+            self._suspicion = self._suspicion.died(action.exit_code, bool(child.last_words), words)
         if action.exit_code == ExitCode.DAMAGED:  # the sentence says all; the log's end would be a trace
-            self._message = words[-MAX_MESSAGE_CHARS:]
+            self._message = words[:MAX_MESSAGE_CHARS]
             return
         tail = [line for line in child.process.last_lines() if not line.endswith(words)]  # said already
-        self._message = "\n".join([words, *tail])[-MAX_MESSAGE_CHARS:]
+        room = MAX_MESSAGE_CHARS - len(words[:MAX_MESSAGE_CHARS])  # the sentence stays whole, whatever the log's end is
+        end = "".join(f"\n{line}" for line in tail)
+        self._message = words[:MAX_MESSAGE_CHARS] + end[max(len(end) - room, 0) :]
 
     # -- the rest ------------------------------------------------------------------------------------------------
 

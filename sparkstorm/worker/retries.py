@@ -14,6 +14,7 @@ from dataclasses import replace
 from sparkstorm.executor.runner import ReportError
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.worker_spec import Suspect
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.progress import TaskCounts
 from sparkstorm.worker.tasks.bolt_task import BoltTask
@@ -38,10 +39,10 @@ class RetryPolicy:
         self._capsules = Capsules(plan)
         self.parked: list[bytes] = []
 
-    def deaths_of(self, row: tuple[int, str, int]) -> int:
-        """Return the number of worker deaths over this input when it reaches the limit, else 0."""
-        deaths = self._plan.deaths_by_row.get(row, 0)
-        return deaths if deaths >= self._plan.settings.max_worker_deaths else 0
+    def poison(self, row: tuple[int, str, int]) -> Suspect | None:
+        """Return the worker deaths over this input when their number reaches the limit."""
+        suspect = self._plan.suspect_by_row.get(row)
+        return suspect if suspect is not None and suspect.deaths >= self._plan.settings.max_worker_deaths else None
 
     def settle(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, failure: Failure) -> None:
         """A first failure of an input."""
@@ -87,7 +88,9 @@ class RetryPolicy:
     def park(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, attempts: int, failure: Failure) -> None:
         """Put an input into the dead-letter stream with its cause; its tree fails."""
         failure = self._complete(bolt, failure, failure.waited_ms)
-        self.parked.append(self._capsules.letter(bolt, tup, attempts, failure).encode(self._plan.codec))
+        timing = None if bolt.time is None else bolt.time.timing
+        what = tup if timing is None else timing.parked_as(tup, failure.kind is FailureKind.KILLED)
+        self.parked.append(self._capsules.letter(bolt, what, attempts, failure).encode(self._plan.codec))
         self._count(bolt.task).parked += 1
         text = f"parked after {attempts} tries: {failure.text}"
         self._report(replace(failure, kind=FailureKind.PARKED, text=text, traceback=""))

@@ -11,6 +11,7 @@ from sparkstorm.executor.event_time import TaskEventTime
 from sparkstorm.executor.runner import ReportError, Timing
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.failure import Failure, killed
+from sparkstorm.model.worker_spec import Suspect
 from sparkstorm.settings import WorkerTimers
 from sparkstorm.worker.backpressure import Backpressure
 from sparkstorm.worker.epoch import Epoch
@@ -66,7 +67,11 @@ class TimerService:
             self._park_given_up(epoch, bolt, bolt.time.timing)
 
     def fire_one(
-        self, epoch: Epoch, now_ms: int, trying: Callable[[int, str, int], None], deaths_of: Callable[[tuple[int, str, int]], int]
+        self,
+        epoch: Epoch,
+        now_ms: int,
+        trying: Callable[[int, str, int], None],
+        poison_of: Callable[[tuple[int, str, int]], Suspect | None],
     ) -> BoltTask | None:
         """Fire a single window or timer, announced before, or park it when it has killed too often; whose it was."""
         for bolt, time in self._timed:
@@ -74,8 +79,8 @@ class TimerService:
             if time.timing is None or name is None:
                 continue
             bolt.begin(now_ms)
-            if deaths := deaths_of((bolt.task, name, 0)):
-                time.timing.give_up_next(now_ms, deaths, killed(deaths))
+            if poison := poison_of((bolt.task, name, 0)):
+                time.timing.give_up_next(now_ms, poison.deaths, killed(poison.deaths, poison.end))
             else:
                 trying(bolt.task, name, 0)
                 epoch.rows += time.timing.advance(time.heard_ms, now_ms, 1)
@@ -99,6 +104,8 @@ class TimerService:
 
     def next_due_ms(self) -> int | None:
         """The earliest tick, timer or window by the clock."""
+        if not self._timed and not self._senders:
+            return self._ticks.next_due_ms()
         now_ms = self._clock.now_ms()
         due = [
             self._ticks.next_due_ms(),

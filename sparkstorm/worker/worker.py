@@ -112,7 +112,7 @@ class Worker:
 
     def ask_spouts(self) -> float | None:
         """Ask the spouts alone, while no input has come since the last step; return when to ask again, None to step now."""
-        if self._clock.now_us() >= 1000 * self._others_due_ms:
+        if self._clock.now_us() >= 1000 * self._others_due_ms or any(s.has_callbacks for s in self._crew.spouts.values()):
             return None
         epoch = Epoch(self._ids, self.is_tracking)
         if self._sources.run(epoch):
@@ -213,11 +213,13 @@ class Worker:
         while did and not is_over:
             did = False
             for _ in range(len(self._turns)):
-                did |= self._run_bolt(epoch, self._turns[0])
+                bolt = self._turns[0]
                 self._turns.rotate(-1)  # the next epoch begins where this one ends: a slow bolt starves nobody
-                is_over = self._budget.is_over(epoch, self._clock.now_ms())
-                if is_over:
-                    break
+                if bolt.feed or bolt.inbox.chunks:
+                    did |= self._run_bolt(epoch, bolt)
+                    is_over = self._budget.is_over(epoch, self._clock.now_ms())
+                    if is_over:
+                        break
             if not is_over or self._sources.have_waited(now_ms):
                 did |= self._sources.run(epoch)
                 is_over |= self._budget.is_over(epoch, self._clock.now_ms())
@@ -269,7 +271,7 @@ class Worker:
         self._deliver(epoch, bolt)
 
     def _run_bolt(self, epoch: Epoch, bolt: BoltTask) -> bool:
-        if not (bolt.feed or bolt.inbox.chunks) or self._gates.is_shut(bolt.task) or bolt.is_full:
+        if self._gates.is_shut(bolt.task) or bolt.is_full:
             return False
         did = self._run_local(epoch, bolt, bolt.pace)
         if (chunk := bolt.next_chunk()) is None:
@@ -318,6 +320,8 @@ class Worker:
     def _deliver(self, epoch: Epoch, sender: BoltTask | SpoutTask) -> None:
         """Make what a task has emitted final: count it, and put marks behind rows for tasks of this worker."""
         emitter = sender.emitter
+        if sender.time is None and not (emitter.log or emitter.spreads or emitter.renewed):
+            return
         if emitter.renewed:
             epoch.renew(emitter.renewed)
             emitter.renewed.clear()
@@ -334,7 +338,7 @@ class Worker:
         if any(bolt.is_thread_busy for bolt in self._crew.bolts.values()):
             return  # the input under suspicion is with a thread: nothing else may be blamed for it
         self._run_ticks(epoch, now_ms)
-        if (fired := self._pulse.fire_one(epoch, now_ms, self._reporter.trying, self._failures.deaths_of)) is not None:
+        if (fired := self._pulse.fire_one(epoch, now_ms, self._reporter.trying, self._failures.poison)) is not None:
             self._deliver(epoch, fired)
         bolts = self._crew.bolts.values()
         did = (
@@ -353,9 +357,9 @@ class Worker:
 
     def _try_held(self, epoch: Epoch, bolt: BoltTask, now_ms: int) -> bool:
         for held in bolt.due(now_ms, most=1):
-            if deaths := self._failures.deaths_of(row := (bolt.task, f"held:{held.key}", 0)):
+            if poison := self._failures.poison(row := (bolt.task, f"held:{held.key}", 0)):
                 bolt.let_go(held.key)
-                self._failures.park(epoch, bolt, held.tuple, deaths, killed(deaths))
+                self._failures.park(epoch, bolt, held.tuple, poison.deaths, killed(poison.deaths, poison.end))
             else:
                 self._reporter.trying(*row)
                 self._failures.try_again(epoch, bolt, held)
@@ -367,9 +371,9 @@ class Worker:
         chunk = bolt.next_chunk()
         if chunk is None or bolt.is_full:
             return False
-        if deaths := self._failures.deaths_of(row := (bolt.task, chunk.entry, chunk.done)):
+        if poison := self._failures.poison(row := (bolt.task, chunk.entry, chunk.done)):
             tup = Tuple(*unfold(chunk.part(chunk.done, chunk.done + 1))[0])
-            self._failures.park(epoch, bolt, tup, deaths, killed(deaths))
+            self._failures.park(epoch, bolt, tup, poison.deaths, killed(poison.deaths, poison.end))
             self._consume(epoch, bolt, chunk, 1)
             return True
         self._reporter.trying(*row)

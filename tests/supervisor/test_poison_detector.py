@@ -21,8 +21,8 @@ def test_a_first_kill_from_outside_asks_for_no_care_but_a_second_does() -> None:
 def test_a_careful_death_is_held_against_the_row_being_tried() -> None:
     suspicion = PoisonDetector().died(-11)
     for _ in range(3):
-        suspicion = suspicion.heard(Trying(3, "1-0", 4)).heard(Trying(3, "1-0", 5)).died(-11)
-    assert suspicion.suspects() == (Suspect(3, "1-0", 5, 3),)
+        suspicion = suspicion.heard(Trying(3, "1-0", 4)).heard(Trying(3, "1-0", 5)).died(-11, end="killed by signal 11")
+    assert suspicion.suspects() == (Suspect(3, "1-0", 5, 3, "killed by signal 11"),)
 
 
 def test_a_row_that_was_passed_is_forgotten_with_the_care() -> None:

@@ -53,7 +53,9 @@ def exits_at_once(spec: WorkerSpec, control: WorkerControl) -> int:
 
 
 def fails_to_start(spec: WorkerSpec, control: WorkerControl) -> int:
-    """A component's prepare raises."""
+    """A component's prepare raises, at the end of a long log."""
+    for _ in range(20):
+        print("x" * 1000, flush=True)
     raise WorkerFailedError("bolt 'count': prepare raised ZeroDivisionError: division by zero")
 
 

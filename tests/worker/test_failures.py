@@ -108,7 +108,22 @@ def test_an_input_that_kills_its_worker_is_told_as_that() -> None:
         spout.feed([1])
         cluster.run_until_idle()
         (letter,) = cluster.dead_letters
-        assert (letter.failure.kind, letter.reason) == (FailureKind.KILLED, "killed its worker 3 times")
+        assert (letter.failure.kind, letter.reason) == (
+            FailureKind.KILLED,
+            "killed its worker 3 times; the last: exit status 1 (CRASHED)",
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "place"),
+    [
+        ("on a tick: ValueError: no: KeyError: x (b.py, line 3)", "ValueError", "(b.py, line 3)"),
+        ("Tuple(b#-1/__window: key=['a'], start=0, end=9): DivideError (b.py, line 3)", "DivideError", "(b.py, line 3)"),
+        ("no such word 7: it is odd (b.py, line 3)", "no such word *: it is odd (b.py, line *)", ""),
+    ],
+)
+def test_failures_of_ticks_and_windows_are_grouped_by_error_and_line(text: str, error: str, place: str) -> None:
+    assert Failure(FailureKind.RAISED, text, "bolt").cause == Cause("bolt", error, place)
 
 
 def test_causes_are_counted_in_bounded_room_and_survive_their_worker() -> None:

@@ -12,6 +12,7 @@ from sparkstorm.model.failure import Failure
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import ACKER, Topology
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.model.worker_spec import Suspect
 from sparkstorm.settings import ComponentSettings, DeliverySettings, WorkerSettings
 
 
@@ -30,7 +31,7 @@ class WorkerPlan:
     codec: Codec = field(default_factory=Codec)
     is_strict: bool = False
     is_careful: bool = False
-    deaths_by_row: Mapping[tuple[int, str, int], int] = field(default_factory=dict)
+    suspect_by_row: Mapping[tuple[int, str, int], Suspect] = field(default_factory=dict)
     log_dir: str = ""  # of a worker process; a simulated one has none
     executors: tuple[ExecutorId, ...] = ()
     host: str = ""
