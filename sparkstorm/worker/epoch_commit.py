@@ -48,6 +48,7 @@ class CommitBuilder:
         """`origin` names this process in the entries that it writes."""
         self._plan = plan
         self._crew = crew
+        self._timed = [(sender, sender.time) for sender in crew.senders() if sender.time is not None]
         self._now_ms = now_ms
         self._ackers = plan.ackers
         self._most_bytes = EpochSettings.of(plan.conf).bytes * _BUDGETS
@@ -60,10 +61,9 @@ class CommitBuilder:
         for block in self._crew.blocks.data:
             if block.rows:
                 self._send(epoch, commit, block)
-        for sender in self._crew.senders():
-            if sender.time is not None:
-                sender.time.outlook.has_ended |= sender.has_ended
-                sender.time.put_marks(lambda target: True, self._now_ms())
+        for sender, time in self._timed:
+            time.outlook.has_ended |= sender.has_ended
+            time.put_marks(lambda target: True, self._now_ms())
         for block in self._crew.blocks.marks:
             if block.rows:
                 self._send(epoch, commit, block)

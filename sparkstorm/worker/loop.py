@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import select
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from sparkstorm.blobs.topology_code import open_topology
@@ -28,14 +30,16 @@ _LONGEST_WAIT_MS = 1000
 def run_worker(spec: WorkerSpec, control: Control) -> int:
     """Run a worker until it gets a stop command, and return its exit code."""
     clock = SystemClock()
-    wake_fd = os.eventfd(0, os.EFD_NONBLOCK) if hasattr(os, "eventfd") else -1
+    wake_up = WakeUp()
     beats = Beats(control, clock)
     transport = RedisTransport(spec.redis, spec.topology_id, on_wait=beats.while_waiting)
     ended = threading.Event()
     threading.Thread(target=_say_alive, args=(control, ended), name="alive", daemon=True).start()
     try:
-        run = WorkerRun(spec, control, clock, beats, lambda: _start(spec, control, clock, transport, wake_fd), LogLevels().apply)
-        return _drive(run, control, clock, transport, [fd for fd in (control.fileno(), wake_fd) if fd >= 0])
+        run = WorkerRun(
+            spec, control, clock, beats, lambda: _start(spec, control, clock, transport, wake_up.send), LogLevels().apply
+        )
+        return _drive(run, control, clock, transport, wake_up)
     finally:
         ended.set()
         transport.close()
@@ -47,7 +51,30 @@ def _say_alive(control: Control, ended: threading.Event) -> None:
         control.send(Alive())
 
 
-def _drive(run: WorkerRun, control: Control, clock: Clock, transport: RedisTransport, fds: list[int]) -> int:
+class WakeUp:
+    """Wakes the loop out of its wait; threads of user code send it. Nothing without event descriptors (Linux has them)."""
+
+    def __init__(self) -> None:
+        self.fds = [os.eventfd(0, os.EFD_NONBLOCK)] if hasattr(os, "eventfd") else []
+        self._is_sent = False  # set after the write: a wake-up is never taken before it can be read
+
+    def send(self) -> None:
+        """Make the descriptor readable."""
+        for fd in self.fds:
+            os.eventfd_write(fd, 1)
+        self._is_sent = True
+
+    def take(self) -> None:
+        """Make it unreadable again."""
+        if self._is_sent:
+            self._is_sent = False
+            for fd in self.fds:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(fd)
+
+
+def _drive(run: WorkerRun, control: Control, clock: Clock, transport: RedisTransport, wake_up: WakeUp) -> int:
+    fds = [control.fileno(), *wake_up.fds]
     while run.worker is None:
         due_ms = run.step()
         if run.exit_code is not None:
@@ -56,12 +83,16 @@ def _drive(run: WorkerRun, control: Control, clock: Clock, transport: RedisTrans
             select.select([control.fileno()], [], [], BEAT_EVERY_MS / 1000)
     gc.freeze()  # what stands now lives as long as the worker: never walk it again
     gc.set_threshold(100_000, 20, 50)
+    is_late = False
     while run.exit_code is None:
         now_ms = clock.now_us() / 1000  # whole milliseconds would make it sleep one too long
         wait_ms = min(_LONGEST_WAIT_MS if due_ms is None else due_ms - now_ms, run.beat_due_ms - now_ms)
-        is_woken = wait_ms <= 0 or transport.wait(wait_ms, fds)
-        if is_woken:
-            _drain(fds)
+        if wait_ms > 0:
+            is_woken, is_late = transport.wait(wait_ms, fds), False
+        else:  # spouts alone may be due; never twice without a look at what has come
+            is_woken = is_late or transport.has_read
+            is_late = not is_woken
+        wake_up.take()
         run.beat()
         try:
             due_ms = run.step(is_woken)
@@ -72,26 +103,13 @@ def _drive(run: WorkerRun, control: Control, clock: Clock, transport: RedisTrans
     return run.exit_code
 
 
-def _start(spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTransport, wake_fd: int) -> Worker:
+def _start(spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTransport, wake: Callable[[], None]) -> Worker:
     settings = WorkerSettings.of(spec.conf)
     reporter = SlotReporter(control, clock, settings.error_interval_ms, settings.errors_per_interval)
-    return start_worker(lambda: _plan(spec), transport, clock, RandomIds(), reporter, lambda: _wake(wake_fd))
+    return start_worker(lambda: _plan(spec), transport, clock, RandomIds(), reporter, wake)
 
 
 def _plan(spec: WorkerSpec) -> WorkerPlan:
     code_path = Path(spec.code_path)
     opened = open_topology(code_path.read_bytes(), spec.code_key, code_path.with_name(f"modules-{spec.port}.zip"))
     return plan_of(spec, *opened, log_dir=str(Path(spec.log_path).parent))
-
-
-def _wake(fd: int) -> None:
-    if fd >= 0:
-        os.eventfd_write(fd, 1)
-
-
-def _drain(fds: list[int]) -> None:
-    for fd in fds[1:]:
-        try:
-            os.eventfd_read(fd)
-        except BlockingIOError:
-            continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable
 from typing import Any
 
 from sparkstorm.worker.meters import Meters
@@ -24,6 +23,10 @@ class Tally:
         self._plan = plan
         self._crew = crew
         self._progress = progress
+        for task in (*crew.spouts, *crew.bolts):
+            self.of(task).token = plan.token_by_task[task]
+        self._spouts = [(self.of(task), spout) for task, spout in crew.spouts.items()]
+        self._bolts = [(self.of(task), bolt) for task, bolt in crew.bolts.items()]
 
     def of(self, task: int) -> TaskCounts:
         """One task's counts."""
@@ -32,20 +35,17 @@ class Tally:
             counts = self._progress.counts_by_task[task] = TaskCounts(self._plan.component_by_task[task])
         return counts
 
-    def note(self, now_ms: int, latencies_ms: Iterable[int]) -> None:
+    def note(self, now_ms: int, latencies_ms: list[int]) -> None:
         """Take over what tasks have counted since the last call."""
         self._progress.now_ms = now_ms
-        self._progress.add_latencies(latencies_ms)
-        for task, spout in self._crew.spouts.items():
-            counts = self.of(task)
-            counts.token = self._plan.token_by_task[task]
+        if latencies_ms:
+            self._progress.add_latencies(latencies_ms)
+        for counts, spout in self._spouts:
             counts.acked, spout.acked = counts.acked + spout.acked, 0
             counts.failed, spout.failed = counts.failed + spout.failed, 0
             counts.pending, counts.is_exhausted = len(spout.pending), spout.is_exhausted and spout.has_said_all
             counts.total, counts.done = spout.extent()
-        for task, bolt in self._crew.bolts.items():
-            counts = self.of(task)
-            counts.token = self._plan.token_by_task[task]
+        for counts, bolt in self._bolts:
             counts.executed, bolt.executed = counts.executed + bolt.executed, 0
             counts.is_waiting = bolt.is_waiting
             if bolt.time is not None and bolt.time.timing is not None:

@@ -44,8 +44,13 @@ class Timeouts:
 
     def next_due_ms(self) -> int | None:
         """Return when to check next; None while nothing is open."""
-        is_open = self._gives_up and any(len(s.pending) for s in self._crew.spouts.values())
-        return self._next_ms if self._is_tracking and (is_open or self._has_entries) else None
+        if not self._is_tracking:
+            return None
+        if self._gives_up:
+            for spout in self._crew.spouts.values():
+                if len(spout.pending):
+                    return self._next_ms
+        return self._next_ms if self._has_entries else None
 
     @property
     def _has_entries(self) -> bool:

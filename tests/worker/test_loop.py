@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import resource
+import select
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.worker_messages import Beat, ExitCode, Ready, Stop, WorkerCommand, WorkerReport
 from sparkstorm.model.worker_spec import PlacedExecutor, WorkerSpec
-from sparkstorm.worker.loop import run_worker
+from sparkstorm.worker.loop import WakeUp, run_worker
 from tests.topologies import Count
 from tests.waiting import wait_until
 from tests.worker.building import chain
@@ -151,3 +152,23 @@ def test_a_worker_whose_redis_is_away_goes_on_beating_and_names_it(own_redis: Re
     own_redis.restart()
     wait_until(lambda: isinstance(last := running.line.reports[-1], Beat) and not last.stats.get("blocked"))
     assert running.stop() == ExitCode.STOPPED
+
+
+def test_a_wake_up_is_seen_until_it_is_taken() -> None:
+    wake_up = WakeUp()
+    wake_up.take()
+    assert not select.select(wake_up.fds, [], [], 0)[0]
+
+    def send() -> None:
+        for _ in range(500):
+            wake_up.send()
+
+    threads = [threading.Thread(target=send) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        wake_up.take()
+    wake_up.take()
+    assert not select.select(wake_up.fds, [], [], 0)[0]
+    wake_up.send()
+    assert select.select(wake_up.fds, [], [], 0)[0]

@@ -34,7 +34,7 @@ def test_a_tuple_that_kills_its_worker_is_parked_after_three_deaths_and_the_rest
         assert spout.failed == [13]
         assert sorted(set(spout.acked)) == [n for n in range(30) if n != 13]
         (letter,) = cluster.dead_letters
-        assert (letter.values, letter.reason) == ((13,), "killed its worker 3 times")
+        assert (letter.values, letter.reason) == ((13,), "killed its worker 3 times; the last: exit status 1 (CRASHED)")
         assert len(bolt.deaths.value) == 4  # once among others, unexplained, then three times alone
 
 

@@ -64,7 +64,9 @@ def _joined(messages: list[AckerMessages]) -> AckerMessages:
     joined = AckerMessages(failures={root: why for m in messages for root, why in m.failures.items()})
     for name in _COLUMNS:
         columns = [column for m in messages if len(column := getattr(m, name))]
-        if len(columns) > 1:
+        if len(columns) > 1 and all(type(column) is list for column in columns):
+            columns = [[number for column in columns for number in column]]
+        elif len(columns) > 1:
             columns = [np.concatenate([np.asarray(column, np.uint64) for column in columns])]
         if columns:
             setattr(joined, name, columns[0])

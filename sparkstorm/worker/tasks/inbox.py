@@ -161,7 +161,7 @@ class Inbox:
         kind = frames.kind_of(data)
         if kind != self._kind and (kind, self._kind) != (frames.REPLAYED, frames.ROWS):
             raise MalformedFrameError(f"a frame of kind {kind} in a stream of kind {self._kind}")
-        frame = frames.decode(self._codec, data)
+        frame = frames.decode(self._codec, data, kind)
         if isinstance(frame, AckerMessages) and not self._spouts.issuperset(frame.init_tasks):
             raise MalformedFrameError("a tree of a task that is no spout")
         return frame
