@@ -127,6 +127,17 @@ def _check_components(topology: Topology, checkpoint: Checkpoint) -> None:
                 f"{checkpoint.folder} has what the {part.kind} '{id}' kept, but the topology has no {part.kind} "
                 "of that id: it would be lost"
             )
+        bolt = topology.components[id].instance if kinds.get(id) == "bolt" else None
+        if part.rows and isinstance(bolt, Stateful) and part.state_version != bolt.state_version and not _migrates(bolt):
+            raise CheckpointError(
+                f"{checkpoint.folder} has a state of '{id}' of version {part.state_version}, this code reads version "
+                f"{bolt.state_version}: override migrate_state(state, version), or begin with the code that wrote it"
+            )
+
+
+def _migrates(bolt: Stateful) -> bool:
+    own = bolt.migrate_state  # a method, or the function of a bolt that is one
+    return getattr(own, "__func__", own) is not Stateful.migrate_state
 
 
 def _taken_over(component: Component, checkpoint: Checkpoint) -> ReplayableSpout | None:

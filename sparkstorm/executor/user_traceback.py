@@ -34,13 +34,19 @@ def place_of(error: BaseException) -> str:
     """
     theirs = [
         (frame.f_code.co_filename, line)
-        for frame, line in walk_tb(error.__traceback__)
+        for frame, line in walk_tb(_raised(error).__traceback__)
         if not frame.f_code.co_filename.startswith(_OURS)
     ]
     if not theirs:
         return ""
     file, line = _entered(theirs)
     return f" ({Path(file).name}, line {line})"
+
+
+def _raised(error: BaseException) -> BaseException:
+    """Return the StopIteration that Python replaced when it left a generator: the replacement has no frame of user code."""
+    cause = error.__cause__
+    return cause if isinstance(error, RuntimeError) and isinstance(cause, StopIteration | StopAsyncIteration) else error
 
 
 def busy_in(frame: FrameType) -> Busy | None:
@@ -75,7 +81,7 @@ def describe_error(error: BaseException | str) -> str:
     try:
         text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
     except Exception as fault:  # user code: an error that cannot say what it is
-        text = f"{type(error).__name__} (its text raises {type(fault).__name__})"
+        text = f"{type(error).__name__}: its text raises {type(fault).__name__}"
     place = place_of(error) if isinstance(error, BaseException) else ""
     return (text[:MAX_TEXT] + place).encode(errors="backslashreplace").decode()
 
@@ -89,7 +95,7 @@ def failure_of(error: BaseException | str, kind: FailureKind = FailureKind.RAISE
 
 def traceback_of(error: BaseException) -> str:
     """Return the frames of an error from the first one of user code on, outermost first; empty when there is none."""
-    frames = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in walk_tb(error.__traceback__)]
+    frames = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in walk_tb(_raised(error).__traceback__)]
     first = next((at for at, (file, _, _) in enumerate(frames) if not file.startswith(_OURS)), len(frames))
     text = "".join(_frame_text(*each) for each in frames[first:])
     return text if len(text) <= MAX_TRACEBACK else f"{text[: MAX_TRACEBACK // 2]}...\n{text[-MAX_TRACEBACK // 2 :]}"

@@ -30,7 +30,7 @@ from sparkstorm.errors import (
     StoreUnavailableError,
     WorkerFailedError,
 )
-from sparkstorm.executor.user_traceback import busy_in, stacks_of_threads
+from sparkstorm.executor.user_traceback import busy_in, describe_error, stacks_of_threads
 from sparkstorm.hosting.base import WorkerControl
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.worker_messages import (
@@ -264,7 +264,7 @@ def _run(load: Callable[[], WorkerEntry], spec: WorkerSpec, control: PipeControl
         return exit_code_of(fault), str(fault)
     except BaseException as fault:  # the top of the drive: whatever user code let through ends here
         _print_trace()
-        return ExitCode.CRASHED, f"{type(fault).__name__}: {fault}"
+        return ExitCode.CRASHED, describe_error(fault)
 
 
 def _print_trace() -> None:

@@ -22,7 +22,7 @@ from sparkstorm.api import (
 from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.client.state_frames import state_frame, state_table
 from sparkstorm.connectors import FileLines, find_files
-from sparkstorm.errors import CheckpointError, WorkerFailedError
+from sparkstorm.errors import CheckpointError
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.tagged import read_value
 from sparkstorm.replay import checkpoint_states, replay_locally
@@ -186,7 +186,7 @@ def test_a_function_brings_a_state_of_another_version_into_its_form(seed: int, t
         cluster.run_until_idle()
         cluster.savepoint(tmp_path / "saved")
         cluster.kill("one", 0)
-        with pytest.raises(WorkerFailedError, match=r"state has version 2, this code reads version 4: .* migrate_state"):
+        with pytest.raises(CheckpointError, match=r"'count' of version 2, this code reads version 4: override migrate_state"):
             cluster.submit(counting(state_version=4), name="two", from_checkpoint=tmp_path / "saved")
         new = counting(state_version=3, migrate_state=times_ten)
         cluster.submit(new, name="three", from_checkpoint=tmp_path / "saved")
@@ -224,6 +224,22 @@ def test_a_savepoint_keeps_the_version_of_each_state_and_the_next_code_migrates_
         spout.feed(["a"])
         cluster.run_until_idle()
         assert cluster.state("bolt") == {"a!": 11}
+
+
+def test_a_lazy_state_with_values_that_equal_nothing_is_saved(tmp_path: Path) -> None:
+    class Odd(StatefulBolt):
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            self.state.put(tup[0], float("nan"))
+
+    spout = FeederSpout()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Odd()), {"topology.state.backend": "lazy"}, name="one")
+        spout.feed(["a"])
+        cluster.run_until_idle()
+        cluster.savepoint(tmp_path / "saved")
+        cluster.kill("one", 0)
+        cluster.submit(chain(spout, Odd()), name="two", from_checkpoint=tmp_path / "saved")
+        assert str(cluster.state("bolt")) == "{'a': nan}"
 
 
 class Shelf(TransactionalSink):

@@ -294,6 +294,24 @@ def test_code_that_cannot_read_the_state_it_finds_says_so_and_touches_nothing() 
         bench.cluster.advance(30)
 
 
+class CountBadly(CountAnew):
+    """Cannot bring the state into its form."""
+
+    def migrate_state(self, state: KeyValueState, version: int) -> None:
+        raise KeyError("no such word")
+
+
+def test_a_migration_that_raises_is_named_with_both_versions_and_the_upgrade_taken_back() -> None:
+    with Bench() as bench:
+        bench.cluster.advance(2)
+        bench.upgrade(topology(bench.spout, "new", count=CountBadly()), component="count", force=True)
+        bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
+        (error,) = bench.state.read_errors(bench.id, "__topology_master")
+        assert "migrate_state raised on its state of version 1, this code reads version 2: KeyError: 'no such word'" in error.text
+        bench.feed()
+        assert bench.counts().keys() == {"old"}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -80,6 +80,13 @@ class OfWorker(WorkerHook):
         SEEN.append(("shutdown",))
 
 
+class CannotEnd(WorkerHook):
+    """Cannot shut down."""
+
+    def shutdown(self) -> None:
+        raise OSError("no such device")
+
+
 class Cannot(WorkerHook):
     """Cannot start."""
 
@@ -211,16 +218,24 @@ def test_a_workers_hooks_start_before_its_tasks_and_share_resources_with_them() 
     assert SEEN == [("start", ["__acker", "bolt", "capture", "spout"]), ("shutdown",)]
 
 
+def test_a_shutdown_that_raises_is_reported_and_those_after_it_are_called() -> None:
+    with LocalCluster() as cluster:
+        id = cluster.submit(chain(FeederSpout(), Odd()), {"topology.worker.hooks": [f"{HERE}:CannotEnd", f"{HERE}:OfWorker"]})
+        errors = cluster.data_plane.of(id).errors
+        cluster.kill(wait_secs=0)
+    assert SEEN[-1] == ("shutdown",) and [error.text.partition(" (")[0] for error in errors] == ["OSError: no such device"]
+
+
 @pytest.mark.parametrize(
     ("key", "names", "sentence"),
     [
-        ("topology.auto.task.hooks", ["no_such_module:Hook"], "import its module in the topology's module"),
+        ("topology.auto.task.hooks", ["no_such_module:Hook"], "put its module beside the topology's"),
         ("topology.auto.task.hooks", ["nothing"], "is not of the form module:name"),
         ("topology.auto.task.hooks", [f"{HERE}:Missing"], "cannot be made: AttributeError"),
         ("topology.auto.task.hooks", [f"{HERE}:OfWorker"], "makes a OfWorker, which is no TaskHook"),
         ("topology.auto.task.hooks", [7], "expected a list of"),
         ("topology.worker.hooks", [f"{HERE}:Watching"], "which is no WorkerHook"),
-        ("topology.worker.hooks", [f"{HERE}:Cannot"], "OSError: no such device"),
+        ("topology.worker.hooks", [f"{HERE}:Cannot"], "topology.worker.hooks: Cannot cannot start: OSError: no such device"),
     ],
 )
 def test_a_hook_that_cannot_be_had_is_named_at_the_start(key: str, names: list[Any], sentence: str) -> None:

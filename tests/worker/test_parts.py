@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -13,7 +13,7 @@ from sparkstorm.errors import CodecError
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.runner import BasicCollector, BasicRunner
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.executor.user_traceback import describe_error, failure_of
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tasks import number_tasks
 from sparkstorm.model.tuples import Roots, Source, Tuple, each_root, union_roots
@@ -263,6 +263,26 @@ def test_an_error_is_shown_with_the_line_of_the_users_file_and_not_of_a_library_
     assert describe_error(raised.value).startswith(f"{name}: ") and describe_error(raised.value).endswith(
         f" (test_parts.py, line {here})"
     )
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def _rows() -> Iterator[int]:
+    yield next(iter([]))
+
+
+def test_errors_without_text_and_of_ended_iterators_are_grouped_by_the_users_line() -> None:
+    with pytest.raises(Speechless) as mute:
+        raise Speechless
+    with pytest.raises(RuntimeError) as ended:
+        next(_rows())
+    found = failure_of(ended.value)
+    assert found.cause.place == f"(test_parts.py, line {_rows.__code__.co_firstlineno + 1})" and "next(iter([]))" in found.traceback
+    assert found.cause.error == "RuntimeError" and failure_of(mute.value).cause.error == "Speechless"
+    assert failure_of(mute.value).cause.place.startswith("(test_parts.py, line ")
 
 
 def test_an_error_of_ours_alone_is_shown_without_a_line() -> None:

@@ -11,7 +11,7 @@ from sparkstorm.api.hooks import TaskHook, WorkerContext, WorkerHook
 from sparkstorm.errors import WorkerFailedError, show
 from sparkstorm.executor.emitter import Emitter, Route
 from sparkstorm.executor.runner import FailedInput, ReportError, report_of
-from sparkstorm.executor.user_traceback import USER_ERRORS
+from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error
 from sparkstorm.model.tuples import Tuple
 
 TASK_HOOKS, WORKER_HOOKS = "topology.auto.task.hooks", "topology.worker.hooks"
@@ -33,8 +33,8 @@ def _hook(key: str, name: str, kind: type[HookT]) -> HookT:
         made = getattr(importlib.import_module(module_name), attribute)()
     except ModuleNotFoundError as error:
         raise WorkerFailedError(
-            f"{key}: '{name}' cannot be imported here ({error}): import its module in the topology's module, so that it travels "
-            "with it, or install it on the hosts"
+            f"{key}: '{name}' cannot be imported here ({error}): put its module beside the topology's, so that it travels with it, "
+            "or install it on the hosts"
         ) from None
     except USER_ERRORS as error:  # user code
         raise WorkerFailedError(f"{key}: '{name}' cannot be made: {type(error).__name__}: {error}") from error
@@ -49,10 +49,14 @@ def task_hooks(names: Any) -> list[TaskHook]:
 
 
 def started_hooks(names: Any, context: WorkerContext) -> list[WorkerHook]:
-    """Return a worker's hooks, started; an exception of one is that of a component's `prepare`."""
+    """Return a worker's hooks, started; WorkerFailedError names the one that cannot start."""
     hooks = named_hooks(WORKER_HOOKS, names, WorkerHook)
     for hook in hooks:
-        hook.start(context)
+        try:
+            hook.start(context)
+        except USER_ERRORS as error:
+            words = f"{WORKER_HOOKS}: {type(hook).__name__} cannot start: {describe_error(error)}"
+            raise WorkerFailedError(words) from error
     return hooks
 
 

@@ -47,12 +47,12 @@ class Source:
                 return reason
         with CheckpointWriter(folder, name, component_by_task, overwrite) as writer:
             for task, info in own.items():
-                entries = entries_of(self._reader, task)[1]
+                record, entries = entries_of(self._reader, task)
                 kept = Kept.of(entries)
                 if info.kind == "spout" and kept.handed is None:
                     return f"spout '{info.component_id}' (task {task}) has not come to rest, or has no position to hand over"
                 writer.add(info.component_id, info.kind, self._rows(task, kept, is_lazy(entries)), kept.version)
-                if is_lazy(entries) and entries_of(self._reader, task)[1] != entries:
+                if is_lazy(entries) and self._reader.record(task).journal != record.journal:
                     return f"the state of '{info.component_id}' (task {task}) was changed while it was read"
             if self._counts() != before:
                 return "tuples, ticks or timers were executed while it was read"

@@ -29,6 +29,7 @@ from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error
 from sparkstorm.executor.watermark_routes import MARK_FIELDS, TimePlan, add_lanes, add_routes
 from sparkstorm.executor.windowed_runner import Patience, TimedRunner
+from sparkstorm.model.dead_letter import REPLAYED_FIELDS
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import ACKER, LATE_PREFIX, MASTER, WATERMARK_STREAM
 from sparkstorm.model.tuples import Source
@@ -106,7 +107,12 @@ class TaskSet:
         for hooks in self.hooks:
             hooks.call("cleanup")
         for hook in self.worker_hooks:
-            hook.shutdown()
+            try:
+                hook.shutdown()
+            except USER_ERRORS as error:
+                component_by_task = {each.task: each.component for each in self.senders()} or dict.fromkeys(self.ackers, ACKER)
+                task = min(component_by_task, default=0)
+                self.report_error(report_of(error, component_by_task.get(task, ACKER), task))
         if self.recording is not None:
             self.recording.close()
 
@@ -221,9 +227,10 @@ class TaskFactory:
         if known is None:
             component = self._plan.topology.components.get(self._plan.component_by_task.get(task, ""))
             name = stream.removeprefix(LATE_PREFIX)
-            if component is None or name not in (*component.streams, WATERMARK_STREAM):
+            fields = MARK_FIELDS if name == WATERMARK_STREAM else REPLAYED_FIELDS.get(name)
+            if component is None or (fields is None and name not in component.streams):
                 raise MalformedFrameError(f"task {task} has no stream '{stream}' in this topology")
-            fields = MARK_FIELDS if name == WATERMARK_STREAM else component.streams[name].fields
+            fields = component.streams[name].fields if fields is None else fields
             known = self._sources[task, stream] = Source(component.id, task, name, fields, is_late=name != stream)
         return known
 
@@ -348,6 +355,11 @@ class TaskFactory:
             bolt.migrate_state(state, made.stored_version)
         except SparkStormError as error:
             raise WorkerFailedError(f"component '{made.component}' (task {made.task}) cannot read its state: {error}") from error
+        except USER_ERRORS as error:
+            raise WorkerFailedError(
+                f"component '{made.component}' (task {made.task}): migrate_state raised on its state of version "
+                f"{made.stored_version}, this code reads version {made.state_version}: {describe_error(error)}"
+            ) from error
 
     def _key(self, part: str, task: int) -> str:
         """Name of a task's key in Redis (docs/keys.md)."""
