@@ -9,11 +9,13 @@ from typing import Any, Self
 from sparkstorm.api.collector import BasicOutputCollector
 from sparkstorm.api.windows import Window, WindowedBolt
 from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.grouping.hashing import canonical_bytes
 from sparkstorm.model.topology import DEFAULT_STREAM
 from sparkstorm.model.tuples import Tuple
 
 Fields = str | Sequence[str]
 _MOST_ROWS = 1_000_000
+_NO_HASH = object()
 _Inputs = Mapping[tuple[str, str], tuple[str, ...]]
 
 
@@ -119,11 +121,7 @@ class JoinBolt(WindowedBolt):
         return longer
 
     def _key(self, tup: Tuple, place: int) -> tuple[Any, ...]:
-        side = self._sides[place]
-        for field in side.key:
-            if isinstance(tup[field], list | dict | set):
-                raise ValueError(f"key field '{field}' of '{side.source}' holds a {type(tup[field]).__name__}, which is no key")
-        return tuple(tup[field] for field in side.key)
+        return tuple(_hashable(tup[field]) for field in self._sides[place].key)
 
     def _joined(self, source: str, key: Fields, to: str | None, is_left: bool) -> Self:
         prior = 0 if to is None else next((at for at, side in enumerate(self._sides) if side.source == to), -1)
@@ -173,6 +171,15 @@ def _names(source: str, key: Fields) -> tuple[str, ...]:
     if not names:
         raise InvalidTopologyError(f"JoinBolt: '{source}' needs at least one key field")
     return names
+
+
+def _hashable(value: Any) -> Any:
+    """Return a value, or the bytes that fields grouping makes of one without a hash: equal values have equal bytes."""
+    try:
+        hash(value)
+    except TypeError:
+        return _NO_HASH, canonical_bytes(value)
+    return value
 
 
 def _value(row: Sequence[Tuple | None], column: _Column, sides: Sequence[_Side]) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -115,13 +117,23 @@ def test_keys_that_compare_equal_join_as_they_are_grouped() -> None:
     assert complete_topology(builder.build(), {"a": [[1]], "b": [[True, 7]]})["join"] == [(1, 7)]
 
 
-def test_a_key_that_is_a_list_names_its_field() -> None:
+@dataclass
+class Point:
+    """Has no hash."""
+
+    x: int
+
+
+@pytest.mark.parametrize("key", [[1], {1}, {"a": [1]}, Point(1), None])
+def test_keys_without_a_hash_and_none_join_by_their_values(key: Any) -> None:
     builder = TopologyBuilder()
     builder.set_spout("a", FeederSpout(["k"]))
-    builder.set_spout("b", FeederSpout(["k"]))
-    builder.set_bolt("join", window(JoinBolt("a", "k").join("b", "k").select("a:k")), inputs=["a", "b"])
-    (letter,) = complete_topology(builder.build(), {"a": [[[1]]], "b": [[[1]]]}).dead_letters
-    assert "key field 'k' of 'b' holds a list" in letter.reason
+    builder.set_spout("b", FeederSpout(["k", "v"]))
+    join = JoinBolt("a", "k").join("b", "k").select("v").with_tumbling_window(Count(3))
+    builder.set_bolt("join", join, 3, inputs=["a", "b"])
+    conf = {"topology.serializers": [f"{__name__}:Point"]}
+    done = complete_topology(builder.build(), {"a": [[key]], "b": [[key, 1], [copy.deepcopy(key), 2]]}, conf=conf)
+    assert (done["join"], done.dead_letters) == ([(1,), (2,)], [])
 
 
 def window(join: JoinBolt) -> JoinBolt:
