@@ -141,7 +141,7 @@ def _import(job: JobFile, module_name: str) -> Any:
         if error.name and module_name.startswith(error.name):
             raise InvalidConfigError(
                 f"{job.path}: topology module '{module_name}' was not found beside the job script or the job file, "
-                "nor among the installed packages"
+                "nor among the installed packages; for a project with src/ set PYTHONPATH=src"
             ) from None
         raise InvalidConfigError(f"{job.path}: importing '{module_name}' failed: {error}") from error
     except (Exception, SystemExit) as error:  # a user's module may raise anything on import

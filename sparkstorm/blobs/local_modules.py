@@ -11,6 +11,7 @@ import ast
 import importlib.util
 import io
 import os
+import re
 import socket
 import sys
 import zipfile
@@ -24,7 +25,7 @@ from sparkstorm.errors import InvalidTopologyError, WorkerFailedError
 
 MAX_SOURCE_BYTES = 32 * 1024 * 1024
 _INSTALLED = {"site-packages", "dist-packages"}
-_SHORT_TEXT = b"\x8c"  # pickle's opcode before a text of less than 256 bytes
+_SHORT_TEXT = re.compile(b"\x8c")  # pickle's opcode before a text of less than 256 bytes
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same sources make the same bytes, and so the same blob
 
 
@@ -69,10 +70,10 @@ def local_spec(name: str) -> ModuleSpec | None:
 
 def named_in(code: bytes) -> Iterator[str]:
     """Yield local top-level modules that a pickle names: those of functions in attributes, and of a script's own imports."""
-    for name in list(sys.modules):
-        encoded, top = name.encode(), name.partition(".")[0]
-        if len(encoded) < 256 and _SHORT_TEXT + bytes([len(encoded)]) + encoded in code and local_spec(top) is not None:
-            yield top
+    starts = [found.end() for found in re.finditer(_SHORT_TEXT, code) if found.end() < len(code)]
+    texts = {code[at + 1 : at + 1 + code[at]] for at in starts}
+    tops = {name.partition(".")[0] for name in list(sys.modules) if name.encode() in texts}
+    yield from sorted(top for top in tops if local_spec(top) is not None)
 
 
 def imports_of(path: Path) -> set[str]:

@@ -7,10 +7,12 @@ inside by value, with what its factory has changed in it; the local modules that
 from __future__ import annotations
 
 import hashlib
+import importlib
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,13 +24,20 @@ from sparkstorm.blobs.local_modules import add_sources, missing_module
 from sparkstorm.errors import InvalidTopologyError, TamperedBlobError, WorkerFailedError
 from sparkstorm.model.topology import Topology
 
+_CLASS_KEYS = ("topology.serializers", "topology.auto.task.hooks", "topology.worker.hooks")
+
 
 def pack_topology(
-    topology: Topology, by_value: Iterable[str] = (), sources: bytes = b"", attachments: Mapping[str, bytes] | None = None
+    topology: Topology,
+    by_value: Iterable[str] = (),
+    sources: bytes = b"",
+    attachments: Mapping[str, bytes] | None = None,
+    classes: Mapping[str, str] | None = None,
 ) -> bytes:
     """Bytes of a topology; modules named in `by_value` are shipped whole. InvalidTopologyError names the component.
 
-    `sources`: archive of further modules, from `local_modules.pack_sources`; `attachments`: of `attachments.read_attachments`.
+    `sources`: archive of further modules, from `local_modules.pack_sources`; `attachments`: of `attachments.read_attachments`;
+    `classes`: of `classes_in`.
     """
     modules = [sys.modules[name] for name in by_value if name in sys.modules]
     for module in modules:
@@ -36,7 +45,7 @@ def pack_topology(
     try:
         instances = {c.id: _pickled(c.id, c.instance) for c in topology}
         bare = Topology({c.id: replace(c, instance=None) for c in topology})
-        return pickle.dumps((sources, bytes(cloudpickle.dumps((bare, instances))), dict(attachments or {})))
+        return pickle.dumps((sources, bytes(cloudpickle.dumps((bare, instances))), dict(attachments or {}), dict(classes or {})))
     finally:
         for module in modules:
             cloudpickle.unregister_pickle_by_value(module)
@@ -51,7 +60,7 @@ def open_topology(data: bytes, key: str, modules_file: Path | None = None) -> tu
     if hashlib.sha256(data).hexdigest() != key:
         raise TamperedBlobError(f"code blob {key} holds other bytes than its address says; it was not opened")
     try:
-        sources, code, attachments = pickle.loads(data)
+        sources, code, attachments, *_ = pickle.loads(data)
         if modules_file is not None:
             add_sources(sources, modules_file)
             use(attachments, modules_file.with_name(f"attached-{key[:32]}"))
@@ -63,6 +72,25 @@ def open_topology(data: bytes, key: str, modules_file: Path | None = None) -> tu
     except Exception as error:  # unpickling imports user modules: whatever they raise is theirs
         raise WorkerFailedError(f"the topology's code cannot be loaded here: {type(error).__name__}: {error}") from error
     return topology, lambda component: _unpickled(component, instances[component])
+
+
+def classes_in(topology: Topology, conf: Mapping[str, Any]) -> dict[str, str]:
+    """Return the classes that settings of a topology and its components name as "module:Class", each with its setting."""
+    confs = [conf, *(component.conf for component in topology)]
+    lists = [(key, each.get(key)) for key in _CLASS_KEYS for each in confs]
+    return {name: key for key, names in lists if isinstance(names, list) for name in names if isinstance(name, str)}
+
+
+def check_classes(data: bytes) -> None:
+    """Import the classes that opened code names; WorkerFailedError names the setting, the class and what it lacks here."""
+    for name, key in pickle.loads(data)[3].items():
+        module, _, path = name.partition(":")
+        try:
+            reduce(getattr, path.split("."), importlib.import_module(module))
+        except ModuleNotFoundError as error:
+            raise WorkerFailedError(f"{key}: '{name}': {missing_module(error)}") from error
+        except Exception as error:  # user code
+            raise WorkerFailedError(f"{key}: '{name}' cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def modules_by_value(module: ModuleType) -> list[str]:

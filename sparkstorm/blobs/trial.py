@@ -1,7 +1,8 @@
 """Trial of a topology's code in a fresh process: code that does not import is found before any worker gets it.
 
-`python -m sparkstorm.blobs.trial CODE FOLDER` opens the bytes in a file as a worker does and makes an instance of every
-component. It sees this Python's installed packages and what travels along, not the folder of the one who submits.
+`python -m sparkstorm.blobs.trial CODE FOLDER` opens the bytes in a file as a worker does, makes an instance of every component and
+imports the classes that its settings name. It sees this Python's installed packages and what travels along, not the submitter's
+folder.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from sparkstorm.blobs.topology_code import open_topology
+from sparkstorm.blobs.topology_code import check_classes, open_topology
 from sparkstorm.errors import InvalidTopologyError, SparkStormError
 
 _PATIENCE_SECS = 120
@@ -96,6 +97,7 @@ def main(code_path: str, folder: str) -> int:
         topology, make_instance = open_topology(code, hashlib.sha256(code).hexdigest(), Path(folder) / "modules.zip")
         for component in topology:
             make_instance(component.id)
+        check_classes(code)
     except SparkStormError as error:
         print(str(error).replace("\n", " "), file=sys.stderr)
         return _REFUSED

@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkstorm.blobs.attachments import read_attachments
 from sparkstorm.blobs.local_modules import named_in, pack_sources
-from sparkstorm.blobs.topology_code import modules_of, pack_topology
+from sparkstorm.blobs.topology_code import classes_in, modules_of, pack_topology
 from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.checkpoint.restore import Seeds
 from sparkstorm.client.dead_letters import StoredLetters, kept_in
@@ -24,7 +24,7 @@ from sparkstorm.model.assignment import TopologySummary
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.requests import topology_name
 from sparkstorm.model.topology import Topology
-from sparkstorm.model.values.value_types import check_serializers
+from sparkstorm.model.values.value_types import check_serializers, top_module
 from sparkstorm.nimbus.request_client import Progress
 from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.nimbus.submission import SubmitOptions
@@ -188,5 +188,7 @@ def packed(topology: Topology, by_value: Sequence[str] | None, conf: Mapping[str
     modules = modules_of(topology) if by_value is None else by_value
     check_serializers(SubmissionSettings.of(conf).serializers, modules)
     named = named_in(pack_topology(topology, modules)) if by_value is None else ()
+    classes = classes_in(topology, conf)
+    sources = pack_sources([*modules, *named, *map(top_module, classes)])
     sent = FileSettings.of(conf)
-    return pack_topology(topology, modules, pack_sources([*modules, *named]), read_attachments(sent.files, sent.archives))
+    return pack_topology(topology, modules, sources, read_attachments(sent.files, sent.archives), classes)

@@ -12,8 +12,9 @@ from pyspark import SparkFiles, TaskContext
 
 from sparkstorm.blobs.attachments import read_attachments
 from sparkstorm.blobs.local_modules import named_in, pack_sources, remove_sources
-from sparkstorm.blobs.topology_code import modules_of, pack_topology
+from sparkstorm.blobs.topology_code import classes_in, modules_of, pack_topology
 from sparkstorm.model.topology import Topology
+from sparkstorm.model.values.value_types import top_module
 from sparkstorm.settings import FileSettings
 
 _PREFIX = "sparkstorm-modules-"
@@ -22,7 +23,7 @@ _PREFIX = "sparkstorm-modules-"
 def pack_with_modules(topology: Topology, by_value: Iterable[str], conf: Mapping[str, Any]) -> bytes:
     """Pack a topology, these modules by value, as sources all local modules that its code names or imports, and its files."""
     modules = sorted({*by_value, *modules_of(topology)})
-    named = named_in(pack_topology(topology, modules))
+    named = {*named_in(pack_topology(topology, modules)), *map(top_module, classes_in(topology, conf))}
     sent = FileSettings.of(conf)
     attachments = read_attachments(sent.files, sent.archives)
     return pack_topology(topology, modules, pack_sources(sorted({*modules, *named})), attachments)

@@ -1,19 +1,23 @@
 """A topology's code is opened in a fresh process before an upgrade begins."""
 
+import hashlib
 import os
 import signal
 import subprocess
 import sys
 import time
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
-from sparkstorm.blobs.topology_code import pack_topology
+from sparkstorm.blobs.local_modules import remove_sources
+from sparkstorm.blobs.topology_code import check_classes, classes_in, open_topology, pack_topology
 from sparkstorm.blobs.trial import CodeTrial, try_code
+from sparkstorm.client.cluster import packed
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import FeederSpout
@@ -48,6 +52,37 @@ def test_code_that_does_not_import_in_a_fresh_process_is_refused_in_words(monkey
     monkeypatch.setitem(sys.modules, "only_here", here)
     with pytest.raises(InvalidTopologyError, match=r"upgrade of words: the code does not open.*only_here"):
         try_code("words", pack_topology(topology(here.helper), ["tests"]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("no_such_module:Order", "module 'no_such_module' is neither installed on host .* nor sent along"),
+        ("decimal:NoSuch", " cannot be imported: AttributeError"),
+    ],
+)
+def test_classes_that_settings_name_are_tried_too(name: str, words: str) -> None:
+    built = topology(plain)
+    good = classes_in(built, {"topology.serializers": ["decimal:Decimal"], "topology.worker.hooks": "none"})
+    assert good == {"decimal:Decimal": "topology.serializers"}
+    try_code("words", pack_topology(built, ["tests"], classes=good))
+    hooked = Topology({"help": replace(built.components["help"], conf={"topology.auto.task.hooks": [name]})})
+    with pytest.raises(InvalidTopologyError, match=f"topology.auto.task.hooks: '{name}'.*{words}"):
+        try_code("words", pack_topology(hooked, ["tests"], classes=classes_in(hooked, {})))
+
+
+def test_the_local_module_of_a_class_that_a_setting_names_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shop_values.py").write_text("class Order:\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code = packed(topology(plain), [], {"topology.serializers": ["shop_values:Order"]})
+    monkeypatch.undo()
+    file = tmp_path / "modules.zip"
+    open_topology(code, hashlib.sha256(code).hexdigest(), file)
+    try:
+        check_classes(code)
+    finally:
+        remove_sources(file)
 
 
 class Hangs:

@@ -41,8 +41,27 @@ class Order:
     tags: list[Any] = field(default_factory=list)
 
 
+class Right(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+@dataclass
+class Meter:
+    """A class whose constructor changes what it is given, and keeps more than its fields."""
+
+    reading: int
+    looks: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        if self.reading < 0:
+            raise ValueError("a negative reading")
+        self.reading += 1
+        self.unit = "kWh"
+
+
 HERE = __name__
-register([f"{HERE}:Colour", f"{HERE}:Order"])
+register([f"{HERE}:{name}" for name in ("Colour", "Order", "Right", "Meter")])
 
 zones = st.sampled_from([datetime.UTC, datetime.timezone(datetime.timedelta(hours=5, minutes=30)), ZoneInfo("Europe/Berlin")])
 moments = st.datetimes(datetime.datetime(1900, 1, 1), datetime.datetime(2200, 1, 1), timezones=zones)
@@ -114,12 +133,25 @@ def test_scalars_of_numpy_become_plain_values(value: Any, plain: Any) -> None:
     (2**9000, "a whole number of 9001 bits; the most are 8192"),
     ({(1, 2)}, "an element of a set of type tuple"),
     (Decimal("sNaN"), "signalling NaN"),
+    (np.longdouble(1), "numpy.longdouble"),
     (np.arange(3), r"numpy\.ndarray.*use \.tolist\(\)"),
     (datetime.time(1), "a value of type datetime.time"),
 ])  # fmt: skip
 def test_what_has_no_exact_form_is_refused_with_the_way_out(value: Any, said: str) -> None:
     with pytest.raises(CodecError, match=said):
         CODEC.normalise([value])
+
+
+def test_a_registered_value_has_the_fields_that_were_sent_whatever_its_constructor_does_and_however_often_it_is_sent() -> None:
+    meter = Meter(4)
+    meter.looks = 7
+    for sent in (meter, [meter, Right.READ | Right.WRITE, Right.READ, Right(0)]):
+        found = CODEC.normalise(from_json(to_json(CODEC.normalise(sent))))
+        assert found == sent
+    assert (found[0].reading, found[0].looks, found[0].unit) == (5, 7, "kWh")
+    meter.reading = -1
+    with pytest.raises(CodecError, match=r"of type .*Meter that cannot be read back: .*a negative reading"):
+        CODEC.normalise(meter)
 
 
 class Unregistered(enum.Enum):

@@ -71,9 +71,15 @@ class Codec:
         if kind is set or kind is frozenset:
             return kind(self._element(item) for item in value)
         if kind in self._tag_by_type or value_types.name_of(kind) is not None or kind is RegisteredValue:
-            return self.unpack(self.pack(value))  # there and back: a serializer may drop what does not matter to it
+            packed = self.pack(value)
+            try:
+                return self.unpack(packed)  # there and back: a serializer may drop what does not matter to it
+            except MalformedFrameError as error:
+                raise CodecError(f"a value of type {_name(value)} that cannot be read back: {error}") from error
         if hasattr(value, "dtype") and getattr(value, "shape", None) == ():  # a scalar of numpy's
-            return self.normalise(value.item(), depth + 1)
+            if type(item := value.item()) is kind:
+                raise CodecError(_unknown(value))  # a longdouble has no plain number
+            return self.normalise(item, depth + 1)
         raise CodecError(_unknown(value))
 
     def pack(self, value: Any) -> bytes:

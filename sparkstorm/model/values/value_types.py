@@ -58,11 +58,16 @@ def register(names: Iterable[str]) -> None:
         _classes[name], _names[found] = found, name
 
 
+def top_module(name: str) -> str:
+    """Return the top-level module of "module:Class"."""
+    return name.partition(":")[0].partition(".")[0]
+
+
 def check_serializers(names: Iterable[str], by_value: Iterable[str]) -> None:
     """Refuse classes of modules that travel by value: each component would get a class of its own, unequal to the others'."""
     travelling = set(by_value)
     for name in names:
-        if (top := name.partition(":")[0].partition(".")[0]) in travelling:
+        if (top := top_module(name)) in travelling:
             raise InvalidConfigError(
                 f"topology.serializers: {name}: module '{top}' defines components and travels by value; "
                 "put the class into a module of its own beside it"
@@ -75,10 +80,10 @@ def name_of(kind: type) -> str | None:
 
 
 def content_of(value: Any) -> Any:
-    """Return what is packed of a registered value: an enum's name, a dataclass's fields."""
+    """Return what is packed of a registered value: an enum's name (flags that are combined: their bits), a dataclass's fields."""
     if isinstance(value, Enum):
-        return value.name
-    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value) if each.init}
+        return value.name if value.name in type(value).__members__ else value.value
+    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
 
 
 def is_registered(name: object) -> bool:
@@ -89,7 +94,14 @@ def is_registered(name: object) -> bool:
 def made(name: str, content: Any) -> Any:
     """Return the value of a registered class; KeyError when it is not registered here."""
     kind: Any = _classes[name]
-    return kind[content] if issubclass(kind, Enum) else kind(**content)
+    if issubclass(kind, Enum):
+        return kind[content] if isinstance(content, str) else kind(content)
+    fields = {each.name: each.init for each in dataclasses.fields(kind)}
+    value = kind(**{field: held for field, held in content.items() if fields.get(field, True)})
+    for field, held in content.items():
+        if getattr(value, field, value) is not held:  # __post_init__ has changed it, as it did for the value that was sent
+            object.__setattr__(value, field, held)
+    return value
 
 
 def encoded(value: Any) -> tuple[int, Any] | None:
