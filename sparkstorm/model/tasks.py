@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from sparkstorm.errors import InvalidConfigError, show
 from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.model.topology import ACKER, MASTER, Component, Topology
 from sparkstorm.settings import TaskSettings, TrackingSettings
+
+MAX_TASKS = 100_000
 
 
 def acker_count(conf: Mapping[str, Any]) -> int:
@@ -43,10 +46,19 @@ def task_count(component: Component, conf: Mapping[str, Any]) -> int:
 
 
 def number_tasks(topology: Topology, conf: Mapping[str, Any]) -> dict[int, str]:
-    """Return the component of each task id: from 1, contiguous per component, components sorted by id (StormCommon)."""
+    """Return the component of each task id: from 1, contiguous per component, components sorted by id (StormCommon).
+
+    InvalidConfigError when there would be more than MAX_TASKS: they would fill the memory of whoever numbers them.
+    """
     component_by_task: dict[int, str] = {}
     for component in sorted(system_topology(topology, conf), key=lambda c: c.id):
-        for _ in range(task_count(component, conf)):
+        count = task_count(component, conf)
+        if len(component_by_task) + count > MAX_TASKS:
+            raise InvalidConfigError(
+                f"component '{component.id}' asks for {show(count)} tasks; a topology has at most {MAX_TASKS:,} (parallelism, "
+                "num_tasks, topology.tasks, topology.workers and topology.acker.executors say how many)"
+            )
+        for _ in range(count):
             component_by_task[len(component_by_task) + 1] = component.id
     return component_by_task
 

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.model.tasks import (
+    MAX_TASKS,
     acker_count,
     compute_executors,
     executors_by_component,
@@ -35,6 +37,12 @@ def test_tasks_are_numbered_from_one_by_component_id() -> None:
     made = number_tasks(topology(split=2, count=(2, 4), lines=1), NO_ACKERS)
     assert made == {1: "count", 2: "count", 3: "count", 4: "count", 5: "lines", 6: "split", 7: "split"}
     assert tasks_by_component(made) == {"count": [1, 2, 3, 4], "lines": [5], "split": [6, 7]}
+
+
+@pytest.mark.parametrize("conf", [{"topology.acker.executors": 10**30}, {"topology.workers": 10**9}, {"topology.tasks": MAX_TASKS}])
+def test_more_tasks_than_memory_could_hold_are_refused(conf: dict[str, int]) -> None:
+    with pytest.raises(InvalidConfigError, match=r"component '\w+' asks for \d+ tasks; a topology has at most 100,000 \("):
+        number_tasks(topology(a=1, b=1), conf)
 
 
 def test_ackers_are_components_like_others_and_come_first_by_their_name() -> None:
