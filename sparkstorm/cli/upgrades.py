@@ -7,7 +7,7 @@ import importlib.util
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from sparkstorm.cli.common import (
@@ -30,6 +30,7 @@ from sparkstorm.client.upgrade import UpgradeStatus
 from sparkstorm.clock import SystemClock
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.upgrade import UpgradeStage
 
 _LOOK_SECS = 0.2
@@ -92,6 +93,7 @@ def start(arguments: argparse.Namespace) -> int:
 
             recorded, least = arguments.shadow, arguments.tuples
             check_shadow(job.name, shadow(handle, cluster, topology, topology_conf(job), recorded, least, by_value), least)
+        before = handle.upgrade.status().last_rollback
         handle.upgrade.start(
             topology,
             topology_conf(job),
@@ -104,7 +106,7 @@ def start(arguments: argparse.Namespace) -> int:
             by_value=by_value,
             progress=steps(arguments),
         )
-        return _follow(arguments, handle)
+        return _follow(arguments, handle, before)
 
 
 def compare(arguments: argparse.Namespace) -> int:
@@ -132,24 +134,27 @@ def go_on(arguments: argparse.Namespace) -> int:
     """Upgrade the next batch of workers."""
     with opened(arguments, writes=True) as cluster:
         handle = cluster.topology(arguments.name)
+        before = handle.upgrade.status().last_rollback
         handle.upgrade.go_on(_slots(arguments.workers), arguments.component, arguments.num)
-        return _follow(arguments, handle)
+        return _follow(arguments, handle, before)
 
 
 def complete(arguments: argparse.Namespace) -> int:
     """End a gray upgrade as it is: upgraded workers keep the new code, the others theirs."""
     with opened(arguments, writes=True) as cluster:
         handle = cluster.topology(arguments.name)
+        before = handle.upgrade.status().last_rollback
         handle.upgrade.complete()
-        return _follow(arguments, handle)
+        return _follow(arguments, handle, before)
 
 
 def roll_back(arguments: argparse.Namespace) -> int:
     """Take a gray upgrade back: upgraded workers restart with the code that they had; nothing is lost."""
     with opened(arguments, writes=True) as cluster:
         handle = cluster.topology(arguments.name)
+        before = handle.upgrade.status().last_rollback
         handle.upgrade.roll_back()
-        return _follow(arguments, handle, is_rollback=True)
+        return _follow(arguments, handle, before, is_rollback=True)
 
 
 def status(arguments: argparse.Namespace) -> int:
@@ -159,16 +164,19 @@ def status(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _follow(arguments: argparse.Namespace, handle: TopologyHandle, is_rollback: bool = False) -> int:
-    """Wait until the batch is done, the upgrade is over or it is taken back; show what it has come to."""
-    before = handle.upgrade.status().last_rollback
+def _follow(arguments: argparse.Namespace, handle: TopologyHandle, before: Failure | None, is_rollback: bool = False) -> int:
+    """Wait until the batch is done, the upgrade is over or it is taken back; show its result.
+
+    `before` is the last rollback as of before the request: Nimbus may have reported a new one when the request returns.
+    """
     until = time.monotonic() + arguments.timeout
     is_late = False
     while not arguments.no_wait and handle.upgrade.is_waiting() and not is_late:
         time.sleep(_LOOK_SECS)
         is_late = time.monotonic() >= until
     found = handle.upgrade.status()
-    _show(arguments, found)
+    is_old = found.last_rollback == before  # of an earlier upgrade: `status` shows it
+    _show(arguments, replace(found, last_rollback=None) if is_old else found)
     if is_late:
         print(f"the workers have not restarted within {arguments.timeout:g} s; the cluster goes on with it", file=sys.stderr)
     was_taken_back = not is_rollback and (found.last_rollback != before or found.stage is UpgradeStage.ROLLING_BACK)

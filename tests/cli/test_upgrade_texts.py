@@ -1,13 +1,15 @@
 """Texts and JSON of `sparkstorm upgrade`."""
 
 import argparse
+import contextlib
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sparkstorm.cli.upgrades import _follow, status_record, status_text
+from sparkstorm.cli.upgrades import _follow, roll_back, status_record, status_text
 from sparkstorm.client.upgrade import UpgradeStatus
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.failure import Failure, FailureKind
@@ -44,19 +46,51 @@ def test_a_rollback_says_why() -> None:
 
 def test_a_start_that_was_taken_back_fails_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
     error = Failure(FailureKind.SYSTEM, "gray upgrade is rolled back: 'split' fails", "__topology_master", time_ms=5)
-    statuses = [replace(RUNNING, stage=UpgradeStage.NONE), replace(RUNNING, stage=UpgradeStage.NONE, last_rollback=error)]
 
     class Upgrade:
         def status(self) -> UpgradeStatus:
-            return statuses.pop(0)
+            return replace(RUNNING, stage=UpgradeStage.NONE, last_rollback=error)
 
         def is_waiting(self) -> bool:
             return False
 
     handle: Any = SimpleNamespace(upgrade=Upgrade())
     arguments = argparse.Namespace(timeout=1, no_wait=False, json=True)
-    assert _follow(arguments, handle) == 1
+    assert _follow(arguments, handle, None) == 1
     assert capsys.readouterr().err == "gray upgrade is rolled back: 'split' fails\n"
+
+
+def test_a_rollback_that_nimbus_reports_before_its_request_returns_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = Failure(FailureKind.SYSTEM, "gray upgrade is rolled back: asked for by a request", "__topology_master", time_ms=5)
+
+    class Upgrade:
+        found = replace(RUNNING, stage=UpgradeStage.NONE)
+
+        def roll_back(self) -> None:
+            self.found = replace(self.found, last_rollback=error)
+
+        def status(self) -> UpgradeStatus:
+            return self.found
+
+        def is_waiting(self) -> bool:
+            return False
+
+    handle = SimpleNamespace(upgrade=Upgrade())
+    cluster = SimpleNamespace(topology=lambda name: handle)
+    monkeypatch.setattr("sparkstorm.cli.upgrades.opened", lambda arguments, writes=False: contextlib.nullcontext(cluster))
+    arguments = argparse.Namespace(name="wc", timeout=1, no_wait=False, json=True)
+    assert roll_back(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["last_rollback"]["text"] == error.text
+
+
+def test_an_end_does_not_show_the_rollback_of_an_earlier_upgrade(capsys: pytest.CaptureFixture[str]) -> None:
+    error = Failure(FailureKind.SYSTEM, "gray upgrade is rolled back: 'split' fails", "__topology_master", time_ms=5)
+    over = replace(RUNNING, stage=UpgradeStage.NONE, last_rollback=error)
+    handle: Any = SimpleNamespace(upgrade=SimpleNamespace(status=lambda: over, is_waiting=lambda: False))
+    assert _follow(argparse.Namespace(timeout=1, no_wait=False, json=False), handle, error) == 0
+    assert capsys.readouterr().out == "wc-1-9 is UPGRADING; no gray upgrade is under way\n"
 
 
 def test_without_an_upgrade_the_last_rollback_and_workers_on_other_code_are_named() -> None:
