@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.model.assignment import Assignment, ExecutorId, WorkerBeat, WorkerSlot
-from sparkstorm.model.failure import Failure, FailureKind
+from sparkstorm.model.failure import MAX_TRACEBACK, Failure, FailureKind
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.nimbus.heartbeat_monitor import Alive
 from sparkstorm.scheduling.liveness import RUNNING
@@ -43,7 +43,8 @@ class ErrorReports:
         for (topology_id, slot), beat in sorted(by_worker.items(), key=lambda pair: pair[0]):
             if beat.state == FAILED and topology_id in snapshot.topologies:
                 words = beat.message or "no last words"
-                problems[topology_id] = f"worker {slot} of {topology_id} cannot start: {words}"
+                sentence = words.partition("\n")[0]  # the end of its log follows
+                problems[topology_id] = f"worker {slot} of {topology_id} cannot start: {sentence}"
                 self._tell_failure(topology_id, slot, words, snapshot, now_ms)
         return problems
 
@@ -52,16 +53,32 @@ class ErrorReports:
         mine = assignment.executors_at(slot) if assignment else []
         if assignment and mine and (topology_id, slot) not in self._told:
             self._told.add((topology_id, slot))
-            text = f"the worker cannot start and is tried again: {words}"
-            self._report(snapshot.topologies[topology_id], assignment, slot, mine[0], text, now_ms)
+            sentence, _, log = words.partition("\n")
+            text = f"the worker cannot start and is tried again: {sentence}"
+            self._report(snapshot.topologies[topology_id], assignment, slot, mine[0], text, now_ms, log)
 
     def _report(
-        self, known: KnownTopology, assignment: Assignment, slot: WorkerSlot, first: ExecutorId, text: str, now_ms: int
+        self,
+        known: KnownTopology,
+        assignment: Assignment,
+        slot: WorkerSlot,
+        first: ExecutorId,
+        text: str,
+        now_ms: int,
+        log: str = "",
     ) -> None:
         host = assignment.host_by_node.get(slot.node, slot.node)
         component = known.outline.component_by_task[first.first_task]
         _LOG.warning("%s at %s: %s", assignment.topology_id, slot, text)
         failure = Failure(
-            FailureKind.SYSTEM, text, component, first.first_task, host, str(slot), now_ms, code_version=known.base.code_key
+            FailureKind.SYSTEM,
+            text,
+            component,
+            first.first_task,
+            host,
+            str(slot),
+            now_ms,
+            log[-MAX_TRACEBACK:],
+            known.base.code_key,
         )
         self._state.report_error(assignment.topology_id, failure)

@@ -67,7 +67,8 @@ def judge(
         slot = WorkerSlot(beat.node, beat.port)
         is_new = is_upgraded(slot, assignment, upgrade)
         if is_new and beat.state == _FAILED:
-            return f"the upgraded worker {slot} does not start: {beat.message[:500]}"
+            sentence = beat.message.partition("\n")[0]  # the end of its log follows
+            return f"the upgraded worker {slot} does not start: {sentence[:500]}"
         for executor, counts in counts_of(beat).items() if beat.state == "RUNNING" else ():
             before = seen.first.get((slot, beat.launch), {}).get(executor, {})
             total = totals.setdefault((is_new, component_by_task.get(executor.first_task, "")), dict.fromkeys(_SUMMED, 0))
