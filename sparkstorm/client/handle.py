@@ -119,7 +119,7 @@ class TopologyHandle:
         for _, kept in self._source().kept(component):
             yield from kept.state.items()
 
-    def frame(self, component: str, spark: Any = None) -> Any:
+    def state_frame(self, component: str, spark: Any = None) -> Any:
         """Return the committed state of a stateful component: columns task, key and value, each task as of its last commit.
 
         A Spark DataFrame of the session given, else a pandas one, or an Arrow table where there is no pandas. ValueError

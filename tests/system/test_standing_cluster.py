@@ -278,7 +278,7 @@ topology.max.retries: 1
     after = subprocess.run(test, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert after.returncode == 0, after.stdout
 
-    table = gamma.frame("count")
+    table = gamma.state_frame("count")
     assert sum(table["value"].to_pylist() if hasattr(table, "column_names") else list(table["value"])) == 199
     assert terminals.json("savepoint", "gamma", str(folder / "saved"), "--kill")["killed"]
     terminals.wait(lambda: cluster.find("gamma") is None, "the end of gamma")
