@@ -35,6 +35,8 @@ def main(arguments: Sequence[str]) -> int:
             made = getattr(importlib.import_module(module), function)
         except (ImportError, AttributeError, ValueError) as error:
             parser.error(f"{name}: {error}; name a function as MODULE:FUNCTION")
+        if not callable(made):
+            parser.error(f"{name} is of type {type(made).__name__}; name a function that returns a Topology or a Subject")
         found = made()
         subject = found if isinstance(found, Subject) else made
         share = seeds if options.seed is not None else seeds[number :: len(options.topologies)]

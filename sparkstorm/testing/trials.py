@@ -68,7 +68,10 @@ def simulate(
 def _check(subject: Subject, seeds: Sequence[int]) -> None:
     if strange := [seed for seed in seeds if not isinstance(seed, int)]:
         raise ValueError(f"seeds: expected whole numbers, got {strange[0]!r:.60}")
-    spouts = {spout.id: spout for spout in subject.make().spouts}
+    made: object = subject.make()
+    if not isinstance(made, Topology):
+        raise ValueError(f"topology: expected a function that returns a Topology, it returned a {type(made).__name__}")
+    spouts = {spout.id: spout for spout in made.spouts}
     for spout, rows in subject.sources.items():
         if spout not in spouts:
             raise ValueError(f"sources: '{spout}' is no spout; there are {', '.join(sorted(spouts))}")

@@ -62,6 +62,11 @@ def test_arguments_that_cannot_be_used_are_named(arguments: dict[str, Any], word
         simulate(word_count, **{"seeds": [0], "sources": {"lines": ROWS}, **arguments})
 
 
+def test_a_function_that_returns_no_topology_is_named() -> None:
+    with pytest.raises(ValueError, match="expected a function that returns a Topology, it returned a dict"):
+        simulate(dict, [0])  # type: ignore[arg-type]
+
+
 def test_a_refused_submission_is_shown_with_its_reason() -> None:
     with pytest.raises(SimulationError, match=r"(?s)a run without faults fails: .*unknown key topology\.workerz"):
         simulate(word_count, [0], sources={"lines": ROWS}, conf={"topology.workerz": 1})
@@ -173,6 +178,9 @@ def test_the_command_line_prints_what_it_did(capsys: pytest.CaptureFixture[str])
     assert re.findall(r"(small_\w+): (\d) seeds, \d+ faults, nothing lost", capsys.readouterr().out) == [
         ("small_loop", "2"), ("small_flaky", "2"),
     ]  # fmt: skip
+    with pytest.raises(SystemExit):
+        main(["tests.sim.test_simulate:__name__"])
+    assert "__name__ is of type str; name a function that returns" in capsys.readouterr().err
 
 
 def test_rows_that_are_captured_after_a_crash_may_come_twice_but_states_are_exact() -> None:

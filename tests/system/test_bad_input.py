@@ -184,7 +184,7 @@ def test_a_bolt_that_raises_on_every_tuple_parks_them_all_under_one_cause_and_th
         ("one", "ValueError: cannot stand 7"),
         ("exit", "killed its worker 3 times"),
         ("orderly exit", "killed its worker 3 times"),
-        ("segfault", "killed its worker 3 times"),
+        ("segfault", "killed its worker 3 times; the last: killed by signal 11"),
         ("codec", "'bad'"),
     ],
 )

@@ -24,11 +24,12 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from sparkstorm.embedded import RedisServer, start_redis
+from sparkstorm.embedded.process import free_port
 from sparkstorm.testing.system.kafka import KafkaServer
 from sparkstorm.testing.system.main_job import MainJob
 from sparkstorm.testing.system.postgres import PASSWORD, PostgresServer
 from sparkstorm.testing.system.processes import slot_of
-from tests.system.links_servers import FrameSender, ServerProcess, free_port
+from tests.system.links_servers import FrameSender, ServerProcess
 from tests.system.links_topology import ORIGINS
 
 pytestmark = pytest.mark.system

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from sparkstorm.embedded import RedisServer, ZooKeeperServer
+from sparkstorm.embedded.process import free_port
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.testing.system.processes import parent_of, slot_of
 from tests.supervisor.slot_bench import SlotBench, command_of, descendants, is_gone
@@ -140,12 +141,6 @@ def spark_class(folder: Path, launch: Sequence[str], name: str, *arguments: str)
     with (folder / f"{name}.log").open("wb") as log:
         command = [*launch, str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
         return subprocess.Popen(command, stdout=log, stderr=log, env=environment(), start_new_session=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def is_listening(port: int) -> bool:
