@@ -1,6 +1,7 @@
 """Benchmark of batch replay: word count, and a keyed tumbling sum of 10 s, beside hand-written PySpark and live.
 
-Run: python -m benchmarks.bench_replay [--sentences N] [--events N] [--runs 5] [--cold 1] [--only words|sums] [--skip-live].
+Run: python -m benchmarks.bench_replay [--sentences N] [--events N] [--runs 5] [--cold 1] [--only words|sums] [--pairs]
+[--skip-live].
 All variants read the same Parquet and run in turns in one session; every result is checked against the exact answer. Times
 are from the first call to the last row of the result on the driver. "By hand" is mapInArrow as sparkstorm/replay/arrow_map.py calls
 it (the public method asks for pandas; the operator is the same), with the same work of the same kind in the same two steps. Cold is
@@ -38,6 +39,7 @@ SENTENCES = (
     "i am at two with nature",
 )  # those of Storm's RandomSentenceSpout
 LIVE_SENTENCES = 500_000
+_PAIRS = ("replay, rows", ROWS, "replay, columns", COLUMNS)
 _WARMING = 4  # rounds: the JVM is still compiling what Spark has generated for each variant
 
 
@@ -73,10 +75,10 @@ def _write(folder: Path, table: pa.Table) -> None:
 def measure(
     spark: SparkSession, title: str, variants: dict[str, Variant], path: Path, exact: dict[object, int], runs: int
 ) -> dict[str, list[float]]:
-    """Seconds of every variant, in turns; the first rounds warm and are not counted."""
+    """Seconds of every variant, in turns, every other round backwards; the first rounds warm and are not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for run in range(-_WARMING, runs):
-        for name, variant in variants.items():
+        for name, variant in list(variants.items())[:: -1 if run % 2 else 1]:
             began = time.perf_counter()
             found = variant(spark, str(path))
             took = time.perf_counter() - began
@@ -88,7 +90,7 @@ def measure(
 
 
 def show(title: str, size: int, warm: dict[str, list[float]], cold: dict[str, list[float]]) -> None:
-    """A line per variant; ratios to the same work by hand, of the same kind."""
+    """A line per variant; ratios to the same work by hand, of the same kind: medians of the rounds' ratios, and their range."""
     print(f"\n{title}: {size:,} in all; millions per second, median [least..most] of {len(warm[ROWS])} warm runs, median cold")
     for name, seconds in warm.items():
         partial = (
@@ -99,7 +101,8 @@ def show(title: str, size: int, warm: dict[str, list[float]], cold: dict[str, li
         base = partial or (COLUMNS if "columns" in name else ROWS)
         median = statistics.median(seconds)
         first = f"{size / statistics.median(cold[name]) / 1e6:6.2f}" if cold.get(name) else "     -"
-        ratios = f"{statistics.median(warm[base]) / median:6.2f}"
+        by_round = [theirs / own for theirs, own in zip(warm[base], seconds, strict=True)]
+        ratios = f"{statistics.median(by_round):6.2f} [{min(by_round):.2f}..{max(by_round):.2f}]"
         if cold.get(name) and cold.get(base):
             ratios += f" (cold {statistics.median(cold[base]) / statistics.median(cold[name]):.2f})"
         print(
@@ -194,6 +197,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--cold", type=int, default=1)
     parser.add_argument("--only", choices=("words", "sums"))
+    parser.add_argument("--pairs", action="store_true", help="replay and the same work by hand alone, by rows and by columns")
     parser.add_argument("--skip-live", action="store_true")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--data", help=argparse.SUPPRESS)
@@ -206,7 +210,8 @@ def main() -> None:
             ("words", "word count, words", WORDS, write_sentences, options.sentences),
             ("sums", "keyed 10 s sums, events", SUMS, write_events, options.events),
         ]
-        for only, title, variants, write, count in jobs:
+        for only, title, every, write, count in jobs:
+            variants = {name: every[name] for name in _PAIRS} if options.pairs else every
             if options.only in (None, only):
                 path = Path(folder, only)
                 size, exact = write(path, count)

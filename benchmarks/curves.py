@@ -1,7 +1,9 @@
 """Cost curves of the whole pipeline: workers, tasks, tuple size, depth, fan-out and keys, each as a table and a plot.
 
-Run: python -m benchmarks.curves [--only NAME ...] [--runs N] [--scale F]. Exactly-once, acking on, 2 workers unless the curve
-varies them. Every point is a median over rounds that go through all points in turn, beside a bare Python loop of the same work.
+Run: python -m benchmarks.curves [--only NAME ...] [--runs N] [--scale F] [--storm]. Exactly-once, acking on, 2 workers unless the
+curve varies them. Every point is a median over rounds that go through all points in turn, beside a bare Python loop of the same
+work. With --storm, Apache Storm then does the same work on as many worker JVMs, acked and kept in memory only: one run a point,
+the median of three phases after a cold one (needs Maven and a JDK 17).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.generated import chain
+from benchmarks.peers.storm.runner import Job, class_path, phases, run_job
 from benchmarks.pipeline import KINDS, Run, cluster, run
 from benchmarks.plots import line_plot
 from benchmarks.topologies import word_count
@@ -28,18 +31,21 @@ from sparkstorm.app.cluster import Cluster
 from sparkstorm.model.topology import Topology
 
 PLOTS = Path(__file__).parent / "plots"
+STORM_PHASES = 4
 CONF = {"topology.workers": 2, "topology.acker.executors": 2, "topology.max.spout.pending": 5_000}
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point of a curve: its place, what runs there, the units of work in it, and the same work as a bare loop."""
+    """One point of a curve: its place, a topology, its units of work, and the same work as a bare loop and as a job of Storm."""
 
     at: int
     topology: Topology
     conf: Mapping[str, Any]
     units: int
     bare: Callable[[], None]
+    storm: Job
+    texts: Sequence[Path] = ()
     check: Callable[[Run], bool] = lambda _: True
     state_of: str | None = None
 
@@ -118,7 +124,9 @@ def _words(folder: Path, at: int, lines: Sequence[str], conf: Mapping[str, Any] 
                 counts[word] = counts.get(word, 0) + 1
 
     topology = word_count([str(file) for file in files], tasks)
-    return Point(at, topology, {**CONF, **(conf or {})}, expected.total(), bare, lambda r: r.state == expected, "count")
+    conf = {**CONF, **(conf or {})}
+    job = Job("words", STORM_PHASES, conf["topology.workers"], tasks)
+    return Point(at, topology, conf, expected.total(), bare, job, files, lambda r: r.state == expected, "count")
 
 
 def _chain(at: int, count: int, hops: int, size: int) -> Point:
@@ -132,7 +140,8 @@ def _chain(at: int, count: int, hops: int, size: int) -> Point:
                 values = (values[0],)
             total += len(values[0])
 
-    return Point(at, chain(count, hops, size), CONF, count, bare, lambda r: sum(r.state.values()) == count, "sink")
+    job = Job("chain", STORM_PHASES, 2, 2, count, size, hops)
+    return Point(at, chain(count, hops, size), CONF, count, bare, job, (), lambda r: sum(r.state.values()) == count, "sink")
 
 
 def measure(on: Cluster, points: Sequence[Point], runs: int) -> dict[int, list[tuple[Run, float]]]:
@@ -152,11 +161,31 @@ def measure(on: Cluster, points: Sequence[Point], runs: int) -> dict[int, list[t
     return found
 
 
-def show(name: str, points: Sequence[Point], found: Mapping[int, list[tuple[Run, float]]]) -> None:
-    """Print a table in Markdown and draw the plot."""
+def measure_storm(points: Sequence[Point]) -> dict[int, list[float]]:
+    """Return Storm's units of work per second at every point, one figure per phase after the first."""
+    path, found = class_path(), {}
+    for point in points:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            for i, file in enumerate(point.texts):
+                (folder / f"{i}.txt").symlink_to(file)
+            try:
+                run_job(path, folder, point.storm)
+            except SystemExit as error:
+                print(f"  Storm at {point.at:,}: {error}", file=sys.stderr, flush=True)
+            found[point.at] = [point.units / seconds for seconds in phases(folder)[1:]] or [0.0]
+        print(f"  Storm at {point.at:,}: {statistics.median(found[point.at]):,.0f}/s", file=sys.stderr, flush=True)
+    return found
+
+
+def show(
+    name: str, points: Sequence[Point], found: Mapping[int, list[tuple[Run, float]]], storm: Mapping[int, Sequence[float]]
+) -> None:
+    """Print a table in Markdown and draw the plot; Storm's figures are left out where there are none."""
     _, axis, unit = CURVES[name]
-    print(f"\n| {axis} | {unit} | least-most | of a bare loop | us CPU: workers | Redis | rest | p50 ms | p99 ms | n |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    heads = [axis, unit, "least-most", "of a bare loop", "us CPU: workers", "Redis", "rest", "p50 ms", "p99 ms"]
+    heads += ["Storm", "least-most", "ours / Storm"] if storm else []
+    print(f"\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
     places, medians = [], []
     for point in points:
         rates = [point.units / taken.seconds for taken, _ in found[point.at]]
@@ -170,11 +199,18 @@ def show(name: str, points: Sequence[Point], found: Mapping[int, list[tuple[Run,
         )
         span = f"{min(rates) / 1000:,.0f}-{max(rates) / 1000:,.0f} k"
 
-        cells = f"{medians[-1] / 1000:,.0f} k | {span} | {statistics.median(shares):.3f} | {used} | {slow} | {len(rates)}"
+        cells = f"{medians[-1] / 1000:,.0f} k | {span} | {statistics.median(shares):.3f} | {used} | {slow}"
+        if storm:
+            theirs = storm[point.at]
+            peer = statistics.median(theirs)
+            least_most = f"{min(theirs) / 1000:,.0f}-{max(theirs) / 1000:,.0f} k"
+            cells += f" | {peer / 1000:,.0f} k | {least_most} | {medians[-1] / peer:.2f}" if peer else " | no end | | "
         print(f"| {f'{point.at:,}' if point.at else 'auto'} | {cells} |")
     PLOTS.mkdir(exist_ok=True)
-    drawn = [(place, rate) for place, rate in zip(places, medians, strict=True) if place]
-    (PLOTS / f"{name}.svg").write_text(line_plot({unit: drawn}, f"{name}: {unit}", axis))
+    drawn = {"SparkStorm": [(place, rate) for place, rate in zip(places, medians, strict=True) if place]}
+    if storm:
+        drawn["Storm"] = [(place, statistics.median(storm[place])) for place in places if any(storm[place])]
+    (PLOTS / f"{name}.svg").write_text(line_plot(drawn, f"{name}: {unit}", axis))
     sys.stdout.flush()
 
 
@@ -185,11 +221,13 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--at", nargs="+", type=int, help="these points of the curves alone")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the tuples of a full run")
+    parser.add_argument("--storm", action="store_true", help="the same work on Apache Storm (not for --only pending)")
     options = parser.parse_args()
     for name in options.only:
         with tempfile.TemporaryDirectory() as folder, cluster(slots=4 if name == "workers" else 2) as on:
             points = [p for p in CURVES[name][0](Path(folder), options.scale) if p.at in (options.at or [p.at])]
-            show(name, points, measure(on, points, options.runs))
+            storm = measure_storm(points) if options.storm and name != "pending" else {}
+            show(name, points, measure(on, points, options.runs), storm)
 
 
 if __name__ == "__main__":

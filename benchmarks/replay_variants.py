@@ -67,16 +67,16 @@ class CountColumns(Stateful, ColumnBolt):
     order_insensitive = True
 
     def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
-        for found in batch.column(0).value_counts().to_pylist():
-            self.state.add(found["values"], found["counts"])
+        found = batch.column(0).value_counts()
+        self.state.add_batch(found.field(0), found.field(1))
 
 
 class SumColumns(Stateful, ColumnBolt):
     order_insensitive = True
 
     def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
-        users, windows, amounts = (column.to_pylist() for column in sums_of(batch).columns)
-        self.state.add_batch(zip(users, windows, strict=True), amounts)
+        sums = sums_of(batch)
+        self.state.add_batch(sums.select(["user", "window"]), sums["amount_sum"])
 
 
 class Combined(CombiningBolt):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from random import Random
 from typing import Any
 
 from sparkstorm.api import (
@@ -98,7 +100,7 @@ class Large(ReplayableSpout):
         self._collector = collector
         self._count = len(range(context.task_index, self._all, len(context.peers)))
         self._sent = 0
-        self._texts = [chr(97 + n) * self._size for n in range(16)]
+        self._texts = [b64encode(Random(n).randbytes(self._size))[: self._size].decode() for n in range(16)]  # none compresses
 
     def next_tuple(self) -> None:
         """Emit one."""
@@ -197,8 +199,9 @@ class Paced(ReplayableSpout):
         return self._sent
 
     def restore(self, position: Any) -> None:
-        """Go on, late."""
+        """Go on where the schedule was: the next tuple is due now."""
         self._sent = position
+        self._start_us = time.time_ns() // 1000 - position * self._every_us
 
 
 class Relay(BasicBolt):

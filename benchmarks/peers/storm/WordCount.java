@@ -29,19 +29,24 @@ import org.apache.storm.tuple.Values;
 /**
  * Storm's side of the comparison: the word count of benchmarks/wordcount.py with acking, and the paced chain of benchmarks/latency.py.
  *
- * <p>Arguments: words|latency, local|remote, workers, folder, phases (words) or seconds (latency). The folder holds a text per spout
- * task (0.txt, 1.txt); what was measured is written there. A phase emits a whole text and ends when every line is acked; all spout tasks
- * begin a phase together.
+ * <p>Arguments: words|chain|latency, local|remote, workers, folder, phases (seconds for latency), tasks of each component, and for a
+ * chain the texts of a phase, bytes of each and hops. For words the folder holds texts (0.txt, 1.txt, ...); what was measured is
+ * written there. A phase emits all texts and ends when every tuple is acked; all spout tasks begin a phase together.
  */
 public final class WordCount {
     private WordCount() {}
 
     public static void main(String[] args) throws Exception {
-        boolean words = args[0].equals("words");
         int workers = Integer.parseInt(args[2]);
         String folder = args[3];
         int amount = Integer.parseInt(args[4]);
-        StormTopology topology = words ? wordCount(folder, amount, workers) : chain(folder, amount, workers);
+        int tasks = Integer.parseInt(args[5]), count = Integer.parseInt(args[6]), size = Integer.parseInt(args[7]), hops = Integer.parseInt(args[8]);
+        StormTopology topology =
+                switch (args[0]) {
+                    case "words" -> wordCount(folder, amount, tasks);
+                    case "chain" -> chain(folder, amount, tasks, count, size, hops);
+                    default -> pacedChain(folder, amount, tasks);
+                };
         Config conf = new Config();
         conf.setNumWorkers(workers);
         conf.setNumAckers(workers);
@@ -63,13 +68,23 @@ public final class WordCount {
 
     private static StormTopology wordCount(String folder, int phases, int tasks) {
         TopologyBuilder builder = new TopologyBuilder();
-        builder.setSpout("lines", new Lines(folder, phases), tasks);
+        builder.setSpout("lines", new Lines(folder, phases, 0, 0), tasks);
         builder.setBolt("split", new Split(), tasks).localOrShuffleGrouping("lines");
         builder.setBolt("count", new Count(), tasks).fieldsGrouping("split", new Fields("word"));
         return builder.createTopology();
     }
 
-    private static StormTopology chain(String folder, int seconds, int tasks) {
+    private static StormTopology chain(String folder, int phases, int tasks, int count, int size, int hops) {
+        TopologyBuilder builder = new TopologyBuilder();
+        builder.setSpout("hop0", new Lines(folder, phases, count, size), tasks);
+        for (int hop = 1; hop < hops; hop++) {
+            builder.setBolt("hop" + hop, new Relay(), tasks).shuffleGrouping("hop" + (hop - 1));
+        }
+        builder.setBolt("sink", new Sink(), tasks).shuffleGrouping("hop" + (hops - 1));
+        return builder.createTopology();
+    }
+
+    private static StormTopology pacedChain(String folder, int seconds, int tasks) {
         TopologyBuilder builder = new TopologyBuilder();
         builder.setSpout("paced", new Paced(seconds), 1);
         builder.setBolt("relay1", new Relay(), tasks).customGrouping("paced", new OtherWorker());
@@ -91,19 +106,21 @@ public final class WordCount {
         return now.getEpochSecond() * 1_000_000L + now.getNano() / 1000;
     }
 
-    /** Emits the lines of its text once per phase. */
+    /** Emits its share of the lines of the texts, or of generated texts, once per phase. */
     public static final class Lines extends BaseRichSpout {
         private final String folder;
-        private final int phases;
+        private final int phases, count, size;
         private transient SpoutOutputCollector collector;
         private transient List<String> lines;
-        private int index, tasks, phase, at, open;
+        private int index, tasks, phase, at, open, ready;
         private boolean running;
         private long begunMs;
 
-        Lines(String folder, int phases) {
+        Lines(String folder, int phases, int count, int size) {
             this.folder = folder;
             this.phases = phases;
+            this.count = count;
+            this.size = size;
         }
 
         @Override
@@ -111,9 +128,9 @@ public final class WordCount {
             this.collector = collector;
             index = context.getThisTaskIndex();
             tasks = context.getComponentTasks(context.getThisComponentId()).size();
-            lines = new ArrayList<>();
+            lines = new ArrayList<>(Collections.nCopies((count + tasks - 1 - index) / tasks, "x".repeat(size)));
             try {
-                for (int i = index; i < 2; i += tasks) {
+                for (int i = index; Files.exists(Path.of(folder, i + ".txt")); i += tasks) {
                     lines.addAll(Files.readAllLines(Path.of(folder, i + ".txt")));
                 }
             } catch (IOException error) {
@@ -125,13 +142,15 @@ public final class WordCount {
         @Override
         public void nextTuple() {
             if (!running) {
-                for (int i = 0; i < tasks; i++) {
-                    if (phase == phases || !Files.exists(Path.of(folder, "ready-" + phase + "-" + i))) {
-                        LockSupport.parkNanos(1_000_000);
-                        return;
-                    }
+                while (phase < phases && ready < tasks && Files.exists(Path.of(folder, "ready-" + phase + "-" + ready))) {
+                    ready++;
+                }
+                if (phase == phases || ready < tasks) {
+                    LockSupport.parkNanos(5_000_000); // many tasks that look often would take the CPU from those that still work
+                    return;
                 }
                 running = true;
+                ready = 0;
                 at = 0;
                 begunMs = System.currentTimeMillis();
             }
@@ -198,6 +217,17 @@ public final class WordCount {
         @Override
         public void execute(Tuple tuple) {
             counts.merge(tuple.getString(0), 1L, Long::sum);
+            collector.ack(tuple);
+        }
+    }
+
+    /** Counts tuples. */
+    public static final class Sink extends Kept {
+        private long count;
+
+        @Override
+        public void execute(Tuple tuple) {
+            count++;
             collector.ack(tuple);
         }
     }
