@@ -53,10 +53,10 @@ class Row:
 
 
 ROWS = (
-    Row("oldest of all", "3.11", ("pyspark==4.3.0", *OLDEST)),
-    Row("newest of all", "3.11", ("pyspark>=4.3,<5", *NEWEST)),
-    *(Row(f"newest of all, Python {version}", version, ("pyspark>=4.3,<5", *NEWEST)) for version in ("3.12", "3.13", "3.14")),
-    *(Row(f"pyspark {version}", "3.11", (f"pyspark=={version}", *NEWEST)) for version in ("4.2.1", "4.1.4", "4.0.5", "3.5.9")),
+    Row("oldest of all", "3.11", ("pyspark==4.2.1", *OLDEST)),
+    Row("newest of all", "3.11", ("pyspark>=4.2.1,<5", *NEWEST)),
+    *(Row(f"newest of all, Python {version}", version, ("pyspark>=4.2.1,<5", *NEWEST)) for version in ("3.12", "3.13", "3.14")),
+    *(Row(f"pyspark {version}", "3.11", (f"pyspark=={version}", *NEWEST)) for version in ("4.1.4", "4.0.5", "3.5.9")),
 )
 
 
