@@ -130,6 +130,8 @@ class TopologyHandle:
             raise ValueError(f"{self.name} has no component '{component}', only {', '.join(sorted(known))}")
         return state_frame(self._source().kept(component), spark)
 
+    frame = state_frame
+
     def tail(self, component: str, stream: str = DEFAULT_STREAM, seconds: float | None = None) -> Generator[Sample | None]:
         """Yield samples of a stream's rows as they are committed, for so long or without an end; None when there are none now.
 
