@@ -115,7 +115,7 @@ def test_the_readmes_first_bolt_is_a_job_and_passes_its_test(tmp_path: Path) -> 
     assert job.results[0].component in topology.components and sorted(blocks) == ["shout.py", "shout.yaml", "test_shout.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_shout.py"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
 
 

@@ -49,7 +49,7 @@ print(sparkstorm.__file__, found.state("count"))
 def said(command: list[str | Path], folder: Path, environment: Mapping[str, str] = os.environ) -> str:
     """Run a command to its end in a folder; return what it says, AssertionError when it fails."""
     done = subprocess.run(
-        list(map(str, command)), cwd=folder, capture_output=True, text=True, env=dict(environment), timeout=300, check=False
+        list(map(str, command)), cwd=folder, capture_output=True, text=True, env=dict(environment), timeout=900, check=False
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
@@ -85,6 +85,6 @@ def test_a_type_checker_sees_the_types_of_an_editable_install(tmp_path: Path) ->
     (tmp_path / "uses.py").write_text("from sparkstorm.client import connect\nreveal_type(connect('x').topologies())\nconnect(7)\n")
     command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), "uses.py"]
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
-    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert "list[sparkstorm.client.handle.TopologyHandle]" in ended.stdout, ended.stdout + ended.stderr
     assert 'Argument 1 to "connect" has incompatible type "int"' in ended.stdout and "py.typed" not in ended.stdout

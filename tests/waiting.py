@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 
 
 def wait_until(condition: Callable[[], object], what: str = "the condition", limit_s: float = LIMIT_S) -> float:
@@ -33,4 +33,4 @@ def wait_for_aof(client: Any) -> None:
         found = client.info("persistence")
         return not (found["aof_pending_bio_fsync"] or found["aof_buffer_length"])
 
-    wait_until(is_written, "the append-only file is written", limit_s=60)
+    wait_until(is_written, "the append-only file is written")

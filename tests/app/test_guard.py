@@ -160,13 +160,13 @@ def test_a_flooded_zookeeper_is_back_with_its_data(own_zookeeper: ZooKeeperServe
                 client.create(f"/flood-{made}", b"x" * 1_000_000)
                 made += 1
         assert 50 < made < 400
-        wait_until(lambda: own_zookeeper.pid != before and any("is back" in line for line in said), limit_s=60)
+        wait_until(lambda: own_zookeeper.pid != before and any("is back" in line for line in said))
     finally:
         guard.stop()
         client.stop()
         client.close()
     assert "embedded zookeeper has ended unasked" in said[0] or "lives but has not answered" in said[0]
-    wait_until(lambda: own_zookeeper.answers(10.0), limit_s=60)
+    wait_until(lambda: own_zookeeper.answers(10.0))
     fresh = KazooClient(own_zookeeper.hosts, auth_data=[("digest", f"{user}:{password}")], timeout=10)
     fresh.start(30)
     try:

@@ -72,7 +72,7 @@ def opened(tmp_path: Path, files: list[Path], archives: list[Path]) -> str:
     (host / "code").write_bytes(code)
     command = [sys.executable, "-c", OPEN, hashlib.sha256(code).hexdigest()]
     for _ in range(2):
-        ended = subprocess.run(command, cwd=host, capture_output=True, text=True, check=False, timeout=240)
+        ended = subprocess.run(command, cwd=host, capture_output=True, text=True, check=False, timeout=900)
         assert ended.stderr == ""
     return ended.stdout.strip()
 

@@ -36,7 +36,7 @@ def sparkstorm(*arguments: str, folder: Path, cluster: Path | None = None) -> su
     return bare(_CLI, *arguments, folder=folder, cluster=cluster)
 
 
-def ended(process: subprocess.Popen[str], limit_s: float = 400.0) -> tuple[int, str, str]:
+def ended(process: subprocess.Popen[str], limit_s: float = 900.0) -> tuple[int, str, str]:
     """Wait for its end; exit status, standard output and standard error."""
     with process:
         try:

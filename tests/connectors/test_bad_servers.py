@@ -213,7 +213,7 @@ for call in (
 def refusals(bucket: str, folder: Path, url: str) -> list[str]:
     """Ask for a bucket in a process of its own: the libraries keep a connection that was answered with an error."""
     command = [sys.executable, "-c", _ASK_S3, bucket, str(folder), url]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     lines = done.stdout.splitlines()
     assert len(lines) == 4, done
     return lines

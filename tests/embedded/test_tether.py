@@ -70,8 +70,8 @@ def test_a_server_ends_within_seconds_of_its_starter_being_killed(tmp_path: Path
     starter, server, tether = start_from_elsewhere(tmp_path, command)
     wait_until(lambda: "up" in (tmp_path / "server.log").read_text(), "the server is up")
     end(starter)
-    wait_until(lambda: not is_running(server), "the server is gone", 25)
-    wait_until(lambda: not is_running(tether), "its life line is gone", 25)
+    wait_until(lambda: not is_running(server), "the server is gone")
+    wait_until(lambda: not is_running(tether), "its life line is gone")
 
 
 def test_a_forked_child_that_lives_on_does_not_keep_the_server_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_a_forked_child_that_lives_on_does_not_keep_the_server_alive(tmp_path: P
     starter, server, _ = start_from_elsewhere(tmp_path, _SERVER)
     (child,) = forked_children_of(starter.pid)
     end(starter)
-    wait_until(lambda: not is_running(server), "the server is gone", 25)
+    wait_until(lambda: not is_running(server), "the server is gone")
     assert child.is_running()
     child.kill()
 
@@ -107,7 +107,7 @@ def test_a_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
 def test_a_server_ends_when_its_life_line_is_killed(tmp_path: Path) -> None:
     starter, server, tether = start_from_elsewhere(tmp_path, _STUBBORN)
     os.kill(tether, signal.SIGKILL)
-    wait_until(lambda: not is_running(server), "the server is gone", 25)
+    wait_until(lambda: not is_running(server), "the server is gone")
     end(starter)
 
 

@@ -28,7 +28,7 @@ def run(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Outputs of a notebook's cells; a cell that raises fails the test with its traceback."""
     monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))
     notebook = _read(FOLDER / f"{name}.ipynb", 4)
-    client = NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}})
+    client = NotebookClient(notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}})
     asyncio.run(client.async_execute())  # `execute` keeps its event loop, and that loop's sockets, for the next call
     return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
 

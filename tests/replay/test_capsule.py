@@ -73,7 +73,7 @@ def run_pytest(test: Path) -> subprocess.CompletedProcess[str]:
     root = str(Path(__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(test.parent), root])}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(test.parent), str(test)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False, cwd=test.parent)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False, cwd=test.parent)
 
 
 @pytest.mark.slow

@@ -74,7 +74,7 @@ def replay_history(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     command = [submit, "--master", "local[2]", "--conf", "spark.ui.enabled=false", JOB, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900, check=False)
 
 
 @pytest.mark.system

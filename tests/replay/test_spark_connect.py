@@ -69,7 +69,7 @@ def libraries() -> Path:
             "--target",
             str(folder),
         ]
-        ended = subprocess.run([*pip, *LIBRARIES], capture_output=True, text=True, check=False, timeout=300)
+        ended = subprocess.run([*pip, *LIBRARIES], capture_output=True, text=True, check=False, timeout=900)
         if ended.returncode:
             pytest.skip(f"the libraries of Spark Connect cannot be installed: {ended.stderr.strip()[-200:]}")
         (folder / "made").touch()
@@ -82,7 +82,7 @@ def test_a_remote_session_is_refused_in_one_sentence(tmp_path: Path) -> None:
     around = environment()
     around["PYTHONPATH"] = f"{around['PYTHONPATH']}:{libraries()}"
     ended = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, env=around, capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, str(script)], cwd=tmp_path, env=around, capture_output=True, text=True, check=False, timeout=900
     )
     said = [line for line in ended.stdout.splitlines() if line.startswith("refused: ")]
     assert len(said) == 2, ended.stdout + ended.stderr

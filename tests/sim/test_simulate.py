@@ -153,7 +153,7 @@ def test_a_seed_does_the_same_in_every_process() -> None:
             cwd=root,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=900,
             check=True,
         ).stdout
         for hash_seed in ("1", "2")

@@ -115,7 +115,7 @@ class SlotBench:
         return self.state.read_worker_beat(topology_id, slot)
 
     def wait_beat(
-        self, topology_id: str, slot: WorkerSlot, condition: Callable[[WorkerBeat], object], seconds: float = 60
+        self, topology_id: str, slot: WorkerSlot, condition: Callable[[WorkerBeat], object], seconds: float = 180
     ) -> WorkerBeat:
         """Wait for a beat of that kind and return it."""
         last: list[WorkerBeat | None] = [None]
@@ -131,7 +131,7 @@ class SlotBench:
         assert last[0] is not None
         return last[0]
 
-    def wait_running(self, topology_id: str, slot: WorkerSlot, other_than: int = 0, seconds: float = 60) -> WorkerBeat:
+    def wait_running(self, topology_id: str, slot: WorkerSlot, other_than: int = 0, seconds: float = 180) -> WorkerBeat:
         """Wait for a running worker there, of another pid than the former one."""
         return self.wait_beat(topology_id, slot, lambda beat: beat.state == "RUNNING" and beat.pid not in (0, other_than), seconds)
 

@@ -52,7 +52,7 @@ def test_a_claim_dies_with_its_process(tmp_path: Path) -> None:
     finally:
         holder.kill()
         holder.communicate()
-    wait_until(lambda: NodeDir(tmp_path, "n1").try_claim(6700) is not None, "free port", 30)
+    wait_until(lambda: NodeDir(tmp_path, "n1").try_claim(6700) is not None, "free port")
 
 
 def test_a_node_name_never_leads_out_of_the_folder(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def replay_history(folder: Path) -> None:
         "--rows",
         f"lines={HISTORY}",
     ]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, cwd=folder)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=900, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "half is written" in done.stdout
     manifest = json.loads((folder / "half" / "manifest.json").read_text())
@@ -128,7 +128,7 @@ def test_a_driver_and_a_worker_killed_at_the_seam_cost_no_count(job: MainJob, tm
     job.wait_for(sight.tokens, "the first commit")
     job.kill(job.workers(sight)[0].pid)
     sight.close()
-    assert job.wait(300) == 0, job.said()
+    assert job.wait(900) == 0, job.said()
     assert job.counts() == counted_independently()
     check_recorded(job.folder)
 

@@ -190,7 +190,7 @@ class Servers:
     def _out_of_table(self, read: str) -> Counter[tuple[str, int]]:
         """Rows of a table, read by its library in a process of its own."""
         program = _READ_TABLE.replace("table = ...", read)
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=240, check=True)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=900, check=True)
         return Counter((origin, n) for origin, n in json.loads(done.stdout))
 
     def out_of_spark(self) -> Counter[tuple[str, int]]:
@@ -301,14 +301,14 @@ def test_whatever_is_killed_every_sink_has_exactly_what_every_source_had(servers
                 feed(first, first + step)
             if number % 3 == 2 and strikes:
                 strikes.pop(0)()
-        poster.join(300)
+        poster.join(900)
         assert not poster.is_alive(), job.said()[-3000:]
         wanted = Counter((origin, n) for origin in ORIGINS for n in range(HOOKS if origin == "hook" else ROWS))
         outs = (
             servers.out_of_kafka, servers.out_of_sql, servers.out_of_redis, servers.out_of_http, servers.out_of_s3,
             servers.out_of_spark, servers.out_of_delta, servers.out_of_iceberg,
         )  # fmt: skip
-        job.wait_for(lambda: all(out().keys() >= wanted.keys() for out in outs), "every row in every sink", 300)
+        job.wait_for(lambda: all(out().keys() >= wanted.keys() for out in outs), "every row in every sink", 900)
         run.sight.close()
         job.tree()
         os.killpg(job.pid, signal.SIGINT)

@@ -101,14 +101,14 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
     finally:
         if made.process.poll() is None:
             made.process.terminate()
-            made.process.wait(240)
+            made.process.wait(900)
 
 
 def shadowed(terminals: Terminals, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a verb of upgrades in a Python with pyspark: that is where the replay's steps are."""
     environment = {**os.environ, "SPARKSTORM_CLUSTER": str(terminals.connection)}
     command = [sys.executable, "-m", "sparkstorm.cli", "upgrade", *arguments]
-    return subprocess.run(command, cwd=terminals.folder, env=environment, capture_output=True, text=True, timeout=400, check=False)
+    return subprocess.run(command, cwd=terminals.folder, env=environment, capture_output=True, text=True, timeout=900, check=False)
 
 
 def recording_of(terminals: Terminals, least: int) -> Path:
@@ -253,7 +253,7 @@ def deaths_in_an_upgrade(terminals: Terminals) -> None:
         works()
         assert terminals.run("upgrade", "continue", "mastered", "--num", "9", "--no-wait")[0] == 0
         terminals.process.kill()
-        terminals.process.wait(240)
+        terminals.process.wait(900)
     times = terminals.output.read_text().count("Ctrl-C stops the cluster")
     terminals.start_cluster()
     terminals.wait(lambda: terminals.output.read_text().count("Ctrl-C stops the cluster") > times, "the next driver")

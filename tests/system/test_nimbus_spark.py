@@ -70,13 +70,13 @@ class Driver:
                 pipe.close()
 
     def wait_dead(self) -> None:
-        assert self._process.wait(240) < 0
+        assert self._process.wait(900) < 0
         self.kill()
 
     def end(self) -> None:
         if self._process.poll() is None:
             self.tell("end")
-            self._process.wait(240)
+            self._process.wait(900)
 
 
 class Load:

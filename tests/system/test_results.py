@@ -152,7 +152,7 @@ def test_every_kind_of_result_is_exact_when_a_worker_is_killed_and_the_same_in_a
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=900,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert found(tmp_path / "replayed", again) == seen

@@ -148,7 +148,7 @@ def test_another_user_gets_nothing_and_no_secret_lies_in_clear(run: MainJob) -> 
         "files": ["/files/forever.py"],
     }
     answer = subprocess.run(
-        [sys.executable, "-I", "-S", str(STRANGER), json.dumps(asked)], capture_output=True, text=True, check=True, timeout=240
+        [sys.executable, "-I", "-S", str(STRANGER), json.dumps(asked)], capture_output=True, text=True, check=True, timeout=900
     )
     got = json.loads(answer.stdout)
     commands = got.pop("commands")

@@ -84,7 +84,7 @@ class Driver:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
 
-    def line(self, seconds: float = 300) -> str:
+    def line(self, seconds: float = 900) -> str:
         """Its next line of output, which it writes in one piece."""
         assert select.select([self.stdout], [], [], seconds)[0], f"no word from the driver: {self.log.read_text()}"
         return self.stdout.readline().decode().strip()
@@ -228,7 +228,7 @@ def test_stopped_slots_end_gently_and_leave_nothing(bench: SlotBench, drive: Cal
     driver.stdin.flush()
     assert driver.line() == "stopped 0"
     assert all(map(is_gone, workers.values()))
-    assert driver.process.wait(120) == 0
+    assert driver.process.wait(900) == 0
 
 
 def test_an_interrupt_from_the_terminal_reaches_the_driver_and_nobody_else(bench: SlotBench, drive: Callable[..., Driver]) -> None:
@@ -238,7 +238,7 @@ def test_an_interrupt_from_the_terminal_reaches_the_driver_and_nobody_else(bench
     workers = wait_all_running(bench)
     os.killpg(driver.process.pid, signal.SIGINT)
     assert [driver.line(), driver.line()] == ["interrupted", "stopped 0"]
-    assert driver.process.wait(120) == 0
+    assert driver.process.wait(900) == 0
     assert all(map(is_gone, workers.values())) and bench.logs().count("ended: returned") == 2
 
 

@@ -108,7 +108,7 @@ class Drivers:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
         for process in self.processes.values():
-            process.wait(240)
+            process.wait(900)
         self.zookeeper.stop()
         self.redis.stop()
 

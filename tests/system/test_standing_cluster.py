@@ -162,7 +162,7 @@ class Terminals:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(240)
+        return self.process.wait(900)
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
     finally:
         if made.process.poll() is None:
             made.process.terminate()
-            made.process.wait(240)
+            made.process.wait(900)
 
 
 def test_three_terminals(terminals: Terminals) -> None:
@@ -272,10 +272,10 @@ topology.max.retries: 1
     assert status == 0, out + err
     test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_gamma.py"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[2])])}
-    before = subprocess.run(test, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    before = subprocess.run(test, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert before.returncode == 1 and "ZeroDivisionError: division by zero" in before.stdout, before.stdout
     code.write_text(NUMBERS.replace("1 / (tup['n'] - 13)", "1"))
-    after = subprocess.run(test, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    after = subprocess.run(test, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert after.returncode == 0, after.stdout
 
     table = gamma.state_frame("count")

@@ -230,7 +230,7 @@ def test_what_is_shared_stays_one_object_through_packing() -> None:
 def test_what_is_shared_is_not_found_after_the_test_let_go_of_it_or_elsewhere() -> None:
     data = pickle.dumps(Shared([]))
     code = f"import pickle; pickle.loads({data!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=False)
     assert "lives in the test's process alone" in done.stderr
     with pytest.raises(Exception, match="lives in the test's process alone"):
         pickle.loads(data)

@@ -45,7 +45,7 @@ class Watched:
         self.child.give(spec_of(self.log, **changes))
         return self
 
-    def wait_for(self, condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+    def wait_for(self, condition: Callable[[], object], what: str, seconds: float = 180) -> None:
         deadline = time.monotonic() + seconds
         while True:
             self.reports += self.child.poll_reports()
@@ -59,7 +59,7 @@ class Watched:
         self.wait_for(lambda: Ready() in self.reports, "Ready")
         return self
 
-    def wait_exit(self, seconds: float = 60) -> int:
+    def wait_exit(self, seconds: float = 180) -> int:
         self.wait_for(lambda: self.child.poll_exit() is not None, "exit", seconds)
         self.reports += self.child.poll_reports()
         assert self.child.exit_code is not None

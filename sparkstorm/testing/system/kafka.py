@@ -62,9 +62,9 @@ class KafkaServer:
         )
         self._jars = install_kafka()
         cluster = uuid.uuid4().hex[:22]
-        self._run("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._conf)).wait(60)
+        self._run("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._conf)).wait(180)
 
-    def start(self, patience_s: float = 60.0) -> None:
+    def start(self, patience_s: float = 180.0) -> None:
         """Start the broker, and wait until it answers."""
         self._process = self._run("kafka.Kafka", str(self._conf))
         deadline = time.monotonic() + patience_s

@@ -91,7 +91,7 @@ class MainJob:
         """The Python driver."""
         return next(pid for pid in self.below("run_topology.py") if pid != self.pid)
 
-    def wait(self, seconds: float = 300.0) -> int:
+    def wait(self, seconds: float = 900.0) -> int:
         """The run's exit status, with every process of it gone; AssertionError when it does not end in time."""
         assert self._process is not None
         deadline = time.monotonic() + seconds
@@ -134,7 +134,7 @@ class MainJob:
         """Return everything that all runs have printed."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
-    def wait_for(self, condition: Callable[[], object], what: str, seconds: float = 180.0) -> float:
+    def wait_for(self, condition: Callable[[], object], what: str, seconds: float = 600.0) -> float:
         """Poll until something holds; the seconds it took. AssertionError with the run's words when it never does."""
         began = time.monotonic()
         while not condition():
@@ -155,7 +155,7 @@ class MainJob:
         """Eyes on the running topology."""
         assert self._process is not None
         process = self._process
-        self.wait_for(lambda: "is assigned" in self.said()[self._former :] or process.poll() is not None, "assignment", 180)
+        self.wait_for(lambda: "is assigned" in self.said()[self._former :] or process.poll() is not None, "assignment", 600)
         if process.poll() is not None:
             raise AssertionError(f"the run has ended; it said:\n{self.said()}")
         return Sight(self.folder)

@@ -38,10 +38,10 @@ class PostgresServer:
         self.port = free_port()
         self.url = f"postgresql+psycopg://{_USER}@127.0.0.1:{self.port}/postgres"
         auth = ["-U", _USER, "--auth=scram-sha-256", f"--pwfile={secret}", "--no-sync"]
-        self._run("initdb", "-D", str(self._folder / "data"), *auth).wait(60)
+        self._run("initdb", "-D", str(self._folder / "data"), *auth).wait(180)
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, patience_s: float = 30.0) -> None:
+    def start(self, patience_s: float = 180.0) -> None:
         """Start it, and wait until it answers."""
         sockets = ["-c", f"unix_socket_directories={self._folder}", "-c", "listen_addresses=127.0.0.1"]
         self._process = self._run("postgres", "-D", str(self._folder / "data"), "-p", str(self.port), *sockets)
