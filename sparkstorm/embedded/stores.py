@@ -80,6 +80,16 @@ def connection_path(conf: Conf) -> Path:
     return Path(settings.connection_file or Path(settings.local_dir, "connection.json"))
 
 
+def check_addresses(conf: Conf) -> None:
+    """Read the configured addresses and passwords, and connect to nothing; InvalidConfigError names what is unfit."""
+    settings = StoreSettings.of(conf)
+    if settings.redis_url:
+        parse_redis_url(settings.redis_url, password_of(conf, REDIS))
+        password_of(conf, REDIS_VIEWER)
+    password_of(conf, ZOOKEEPER)
+    _zookeeper_hosts(settings.zookeeper_servers or (), settings.zookeeper_default_port)
+
+
 def open_stores(conf: Conf) -> Stores:
     """Check the configured Redis, start what is not configured, and write the connection file.
 

