@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import fnmatch
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -62,6 +63,16 @@ class Key:
     choices: tuple[str, ...] = ()
     words: tuple[str, ...] = ()  # texts that are values as well, whatever the type
     secret: bool = False
+
+    def text(self) -> str:
+        """Return the key with its values, default and effect, in three lines."""
+        bounds = [f"at least {self.min:g}"] if self.min is not None else []
+        bounds += [f"at most {self.max:g}"] if self.max is not None else []
+        values = ", ".join(self.choices) if self.choices else ", ".join([self._expected(), *bounds])
+        default = "null" if self.default is None else yaml.safe_dump(self.default, default_flow_style=True).split("\n")[0]
+        kept = ", kept secret" if self.secret else ""
+        scope = "each topology" if self.scope == "topology" else "the cluster"
+        return f"{self.name}: {self.doc}\n    values: {values}\n    default: {default}; set for {scope}{kept}"
 
     @property
     def is_time(self) -> bool:
@@ -268,6 +279,20 @@ def check(values: Mapping[str, Value], source: str, lines: Mapping[str, int] | N
         where = source if line is None else f"{source}, line {line}"
         checked[name] = _check_one(name, value, where)
     return checked
+
+
+def explain(pattern: str) -> list[str]:
+    """Return a text for each key that `pattern` names, in the order of defaults.yaml; `*` and `?` are wildcards.
+
+    Keys of Storm and JStorm that are not supported say what to use instead. InvalidConfigError when nothing has such a
+    name, with the nearest key.
+    """
+    found = [key.text() for key in keys().values() if fnmatch.fnmatchcase(key.name, pattern)]
+    rest = unsupported_keys()
+    found += [f"{name}: not supported: {rest[name]}" for name in rest if fnmatch.fnmatchcase(name, pattern)]
+    if not found:
+        raise InvalidConfigError(f"no key is named {pattern}{_suggestion(pattern)}")
+    return found
 
 
 def unsupported_among(names: Iterable[str]) -> list[str]:

@@ -79,6 +79,10 @@ class StoreRolledBackError(SparkStormError):
     """The store is behind this owner's memory (lost tail, fail-over); every worker must reload from the store."""
 
 
+class StoreLostError(StoreInconsistentError):
+    """The store has lost more than its tail; says what, since when, and how to go on."""
+
+
 class StoreFullError(SparkStormError):
     """Redis has reached its memory limit; nothing of the refused commit was applied."""
 
@@ -97,6 +101,10 @@ class SlotsUnavailableError(SparkStormError):
 
 class WorkerFailedError(SparkStormError):
     """A worker cannot run (import, prepare or open keeps failing); carries the last lines of its log."""
+
+
+class TopologyPausedError(SparkStormError):
+    """Most inputs of a component fail, so its topology was paused; names the component, the last error and what goes on."""
 
 
 class ReplayFailedError(SparkStormError):

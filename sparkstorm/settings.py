@@ -110,6 +110,7 @@ class ZooKeeperSettings(Settings):
     retries: Annotated[int, "storm.zookeeper.retry.times"]
     retry_ms: Annotated[int, "storm.zookeeper.retry.interval"]
     longest_retry_ms: Annotated[int, "storm.zookeeper.retry.intervalceiling.millis"]
+    request_ms: Annotated[int, "sparkstorm.zookeeper.request.timeout"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +167,14 @@ class DeliverySettings(Settings):
 
 
 @dataclass(frozen=True, slots=True)
+class BreakerSettings(Settings):
+    """Failing share and number of inputs given up at which a component is paused; the share may be "never"."""
+
+    share: Annotated[float | str, "topology.failure.pause.share"]
+    count: Annotated[int, "topology.failure.pause.count"]
+
+
+@dataclass(frozen=True, slots=True)
 class EpochSettings(Settings):
     """Bounds of one epoch."""
 
@@ -173,6 +182,9 @@ class EpochSettings(Settings):
     loaded_ms: Annotated[int, "topology.epoch.loaded.ms"]
     rows: Annotated[int, "topology.epoch.rows"]
     bytes: Annotated[int, "topology.epoch.bytes"]
+
+
+STORE_LOSS, CONTINUE = "topology.store.loss", "continue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +202,8 @@ class WorkerSettings(Settings):
     failure_capsules: Annotated[int, "topology.failure.capsules"]
     from_checkpoint: Annotated[str | None, "topology.from.checkpoint"]
     sink_patience_ms: Annotated[int, "topology.sink.patience.secs"]
+    store_loss: Annotated[str, STORE_LOSS]
+    store_tail_ms: Annotated[int, "topology.store.tail.secs"]
     error_interval_ms: Annotated[int, "topology.error.throttle.interval.secs"]
     errors_per_interval: Annotated[int, "topology.max.error.report.per.interval"]
     worker_hooks: Annotated[list[str], "topology.worker.hooks"]
@@ -298,6 +312,7 @@ class SubmissionSettings(Settings):
     keeps_old_places: Annotated[bool, "use.old.assignment"]
     serializers: Annotated[list[str], "topology.serializers"]
     is_upgrade: Annotated[bool, "topology.upgrade"]
+    store_loss: Annotated[str, STORE_LOSS]
     from_checkpoint: Annotated[str | None, "topology.from.checkpoint"]
 
 

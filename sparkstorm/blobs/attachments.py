@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import lzma
 import re
 import shutil
 import socket
@@ -17,13 +18,21 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import TypeAlias
 
 from sparkstorm.api.context import set_files_folder
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 
 MAX_BYTES = 512 * 1024 * 1024
+# Packages are packed to a third or a half; 600 KiB of zeros unpacked to 600 MB on every host, at each start of a worker.
+_LEAST_BOUND, _MOST_TIMES = 256 * 1024 * 1024, 20
+# of the libraries, for bytes that are no archive; a ValueError, RuntimeError: names and methods that they do not take
+_DAMAGED = (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, ValueError, RuntimeError)
+_Member: TypeAlias = tuple[str, int, Callable[[], bytes]]  # name, size in bytes, reader
 _FILES, _ARCHIVES = "files/", "archives/"
 _ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _PACKAGES = re.compile(r"(?:.*?/)??(?:lib/python(?P<version>\d+\.\d+)/)?site-packages/(?P<name>.+)")
@@ -68,11 +77,12 @@ def use(attachments: Mapping[str, bytes], folder: Path) -> None:
         return
     if not folder.exists():
         fresh = Path(tempfile.mkdtemp(prefix="attached-", dir=folder.parent))
-        _unpack(attachments, fresh)
         try:
-            fresh.rename(folder)
-        except OSError:  # another process was faster
-            shutil.rmtree(fresh, ignore_errors=True)
+            _unpack(attachments, fresh)
+            with contextlib.suppress(OSError):  # another process was faster
+                fresh.rename(folder)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)  # also of a failed try: the next one would leave another
     set_files_folder(folder / "files")
     for packages in sorted((folder / "archives").glob("*")):
         if str(packages) not in sys.path:
@@ -90,37 +100,59 @@ def _unpack(attachments: Mapping[str, bytes], folder: Path) -> None:
 
 
 def _packages(archive: str, data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of the packages in an archive; WorkerFailedError when it is damaged or for another Python."""
+    """Yield the files of the packages in an archive; WorkerFailedError when it is damaged, too large or for another Python."""
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     try:
-        members = [(name, content) for name, content in _members(archive, data) if ".." not in PurePosixPath(name).parts]
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as error:
+        with _opened(archive, data) as members:
+            matches = {name: found for name in members if (found := _PACKAGES.fullmatch(name))}
+            versions = {found["version"] for found in matches.values()} - {None, here}
+            if versions:
+                raise WorkerFailedError(
+                    f"archive {archive} of the topology is for Python {min(versions)}, but the workers of host "
+                    f"{socket.gethostname()} run {here}: make it with that Python"
+                )
+            for name in matches or members:
+                yield matches[name]["name"] if matches else name, members[name]()
+    except _DAMAGED as error:
         raise WorkerFailedError(f"archive {archive} of the topology cannot be unpacked: {error}") from error
-    matches = {name: found for name, _ in members if (found := _PACKAGES.fullmatch(name))}
-    versions = {found["version"] for found in matches.values()} - {None, here}
-    if versions:
-        raise WorkerFailedError(
-            f"archive {archive} of the topology is for Python {min(versions)}, but the workers of host {socket.gethostname()} "
-            f"run {here}: make it with that Python"
-        )
-    for name, content in members:
-        if not matches:
-            yield name, content
-        elif name in matches:
-            yield matches[name]["name"], content
 
 
-def _members(archive: str, data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the regular files of an archive; links are left out."""
-    if archive.endswith(".zip"):
-        with zipfile.ZipFile(io.BytesIO(data)) as zipped:
-            yield from ((each.filename, zipped.read(each)) for each in zipped.infolist() if not each.is_dir())
-        return
-    with tarfile.open(fileobj=io.BytesIO(data)) as packed:
-        for member in packed:
-            if member.isfile() and (file := packed.extractfile(member)) is not None:
-                with contextlib.closing(file):
-                    yield member.name.removeprefix("./"), file.read()
+@contextlib.contextmanager
+def _opened(archive: str, data: bytes) -> Iterator[dict[str, Callable[[], bytes]]]:
+    """Open an archive; yield readers of its regular files by name. Links are left out."""
+    with contextlib.ExitStack() as stack:
+        members: Iterator[_Member]
+        if archive.endswith(".zip"):
+            zipped = stack.enter_context(zipfile.ZipFile(io.BytesIO(data)))
+            entries = (each for each in zipped.infolist() if not each.is_dir())
+            members = ((each.filename, each.file_size, partial(zipped.read, each)) for each in entries)
+        else:
+            packed = stack.enter_context(tarfile.open(fileobj=io.BytesIO(data)))
+            files = (each for each in packed if each.isfile())
+            members = ((each.name.removeprefix("./"), each.size, partial(_read, packed, each)) for each in files)
+        yield _bounded(archive, members, _LEAST_BOUND + _MOST_TIMES * len(data))
+
+
+def _bounded(archive: str, members: Iterator[_Member], most: int) -> dict[str, Callable[[], bytes]]:
+    """Return the readers by name, without those whose names lead out of a folder; WorkerFailedError for more than `most` bytes."""
+    total, readers = 0, dict[str, Callable[[], bytes]]()
+    for name, size, read in members:
+        total += size  # as the archive says: neither library reads more of a file than that
+        if total > most:
+            raise WorkerFailedError(
+                f"archive {archive} of the topology unpacks to more than {most >> 20} MB ({_LEAST_BOUND >> 20} MB and "
+                f"{_MOST_TIMES} times its size): it holds more than packages; send data with topology.files"
+            )
+        if ".." not in PurePosixPath(name).parts:
+            readers[name] = read
+    return readers
+
+
+def _read(packed: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = packed.extractfile(member)
+    assert file is not None  # a regular file
+    with contextlib.closing(file):
+        return file.read()
 
 
 def _write(folder: Path, name: str, data: bytes) -> None:

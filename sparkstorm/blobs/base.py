@@ -18,6 +18,10 @@ class BytesStore(Protocol):
         """Read a value; None when there is none."""
         ...
 
+    def has(self, key: str) -> bool:
+        """Return whether there is a value."""
+        ...
+
     def list_keys(self) -> list[str]:
         """All keys, sorted."""
         ...

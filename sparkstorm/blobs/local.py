@@ -15,6 +15,10 @@ class LocalBytesStore:
         """Read a value."""
         return self.data_by_key.get(key)
 
+    def has(self, key: str) -> bool:
+        """Return whether there is a value."""
+        return key in self.data_by_key
+
     def list_keys(self) -> list[str]:
         """All keys, sorted."""
         return sorted(self.data_by_key)

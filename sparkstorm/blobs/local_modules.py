@@ -104,9 +104,10 @@ def _imports_of(path: Path, mtime_ns: int, size: int) -> frozenset[str]:
 def add_sources(archive: bytes, file: Path) -> None:
     """Make a packed archive importable in this process, before other modules of that name; write it to `file`."""
     if archive:
-        fresh = file.with_suffix(".new")
-        fresh.write_bytes(archive)
-        fresh.replace(file)
+        if not file.exists() or file.read_bytes() != archive:  # a full disk keeps no worker from its next start
+            fresh = file.with_suffix(".new")
+            fresh.write_bytes(archive)
+            fresh.replace(file)
         _forget_finders(file)
         sys.path.insert(0, str(file))
 

@@ -35,6 +35,11 @@ class RedisBytesStore:
             found = self._client.get(self._prefix + key)
         return found if isinstance(found, bytes) else None
 
+    def has(self, key: str) -> bool:
+        """Return whether there is a value."""
+        with _translated(f"look for blob chunk {key}"):
+            return bool(self._client.exists(self._prefix + key))
+
     def list_keys(self) -> list[str]:
         """All keys, sorted; a scan, for rare sweeps only."""
         with _translated("list blob chunks"):

@@ -34,7 +34,7 @@ class BlobStore:
         key = blob_key(data)
         chunks = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
         metadata = BlobMetadata(key, len(data), len(chunks), now_ms, self.sign(data))
-        if self.has(key):
+        if self.has(key) and self._is_whole(metadata):
             self._state.write_blob_metadata(metadata)
             return key
         try:
@@ -50,6 +50,18 @@ class BlobStore:
         """Take away what a broken-off put left, as far as the stores allow; a sweep finds the rest."""
         with contextlib.suppress(StoreUnavailableError):
             self._remove(metadata)
+
+    def mend(self, key: str, data: bytes) -> None:
+        """Put the bytes of a blob back whose chunks the bytes store has lost; TamperedBlobError when they are not its own."""
+        metadata = self._state.read_blob_metadata(key)
+        if metadata is None or self._is_whole(metadata):
+            return
+        self.check(key, data, metadata.signature)
+        for number in range(metadata.chunks):
+            self._bytes.put(_chunk_key(key, number), data[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES])
+
+    def _is_whole(self, metadata: BlobMetadata) -> bool:
+        return all(self._bytes.has(_chunk_key(metadata.key, number)) for number in range(metadata.chunks))
 
     def has(self, key: str) -> bool:
         """Return whether the blob is there."""

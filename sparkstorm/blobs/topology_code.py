@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import reduce
@@ -25,6 +26,7 @@ from sparkstorm.errors import InvalidTopologyError, TamperedBlobError, WorkerFai
 from sparkstorm.model.topology import Topology
 
 _CLASS_KEYS = ("topology.serializers", "topology.auto.task.hooks", "topology.worker.hooks")
+_PACKING = threading.RLock()  # cloudpickle's list of modules belongs to the process, not to a thread
 
 
 def pack_topology(
@@ -40,15 +42,17 @@ def pack_topology(
     `classes`: of `classes_in`.
     """
     modules = [sys.modules[name] for name in by_value if name in sys.modules]
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        instances = {c.id: _pickled(c.id, c.instance) for c in topology}
-        bare = Topology({c.id: replace(c, instance=None) for c in topology})
-        return pickle.dumps((sources, bytes(cloudpickle.dumps((bare, instances))), dict(attachments or {}), dict(classes or {})))
-    finally:
+    with _PACKING:
         for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            instances = {c.id: _pickled(c.id, c.instance) for c in topology}
+            bare = Topology({c.id: replace(c, instance=None) for c in topology})
+            code = bytes(cloudpickle.dumps((bare, instances)))
+        finally:
+            for module in modules:
+                cloudpickle.unregister_pickle_by_value(module)
+    return pickle.dumps((sources, code, dict(attachments or {}), dict(classes or {})))
 
 
 def open_topology(data: bytes, key: str, modules_file: Path | None = None) -> tuple[Topology, Callable[[str], Any]]:

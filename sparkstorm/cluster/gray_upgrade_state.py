@@ -2,6 +2,9 @@
 
 The record is written by Nimbus and by the handler, always as a change of what was read. The two folders hold one child per
 worker, which is only added and removed: slots that upgrade at the same time never write the same node.
+
+An upgrade ends with its record; then the children are removed. Who adds a child reads the record again afterwards and takes the
+child back when the upgrade has ended meanwhile: either the remover has seen the child, or its writer sees the end.
 """
 
 from collections.abc import Callable
@@ -62,27 +65,39 @@ class GrayUpgradeState(RecordStore):
 
     def write_upgraded(self, topology_id: str, slot: WorkerSlot, code: WorkerCode) -> None:
         """Tell that a worker runs the code it was to get: first among the upgraded, then no longer among the upgrading."""
-        self.store.put(paths.under(paths.upgraded_workers(topology_id), str(slot)), code_text(code).encode())
+        path = paths.under(paths.upgraded_workers(topology_id), str(slot))
+        self.store.put(path, code_text(code).encode())
         self.store.delete(paths.under(paths.upgrading_workers(topology_id), str(slot)))
+        upgrade = self.read_upgrade(topology_id)
+        if upgrade is None or upgrade.target(slot) != code:
+            self.store.delete(path)
 
     def carry_out(self, upgrade: GrayUpgrade, step: UpgradeStep) -> None:
         """Write one step of an upgrade, its record first; nothing when the record has changed since."""
         topology_id, record = upgrade.topology_id, step.record
         if record is not None:
             self.change_upgrade(topology_id, lambda found: record if found == upgrade else None)
+        upgrading, upgraded = paths.upgrading_workers(topology_id), paths.upgraded_workers(topology_id)
         for slot in step.add_upgrading:
-            self.store.ensure_path(paths.under(paths.upgrading_workers(topology_id), str(slot)))
+            self.store.ensure_path(paths.under(upgrading, str(slot)))
         for slot in step.drop_upgrading:
-            self.store.delete(paths.under(paths.upgrading_workers(topology_id), str(slot)))
+            self.store.delete(paths.under(upgrading, str(slot)))
         for slot in step.drop_upgraded:
-            self.store.delete(paths.under(paths.upgraded_workers(topology_id), str(slot)))
+            self.store.delete(paths.under(upgraded, str(slot)))
+        if step.add_upgrading and not self._is_under_way(upgrade):
+            for slot in step.add_upgrading:
+                self.store.delete(paths.under(upgrading, str(slot)))
+
+    def _is_under_way(self, upgrade: GrayUpgrade) -> bool:
+        found = self.read_upgrade(upgrade.topology_id)
+        return found is not None and (found.started_ms, found.code) == (upgrade.started_ms, upgrade.code)
 
     def clear_upgrade(self, topology_id: str) -> None:
-        """Remove both folders' children, then the record (S0.29): what is cut in between is cleared again."""
+        """Remove the record, then both folders' children (S0.29); to be called again if it is cut in between."""
+        self.store.put(paths.gray_upgrade(topology_id), b"")
         for folder in (paths.upgrading_workers(topology_id), paths.upgraded_workers(topology_id)):
             for name in self.store.children(folder):
                 self.store.delete(f"{folder}/{name}")
-        self.store.put(paths.gray_upgrade(topology_id), b"")
 
     def _workers(self, folder: str, hint: Hint | None) -> list[WorkerSlot]:
         found = []

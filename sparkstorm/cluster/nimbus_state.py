@@ -3,7 +3,7 @@
 Clients write requests and may withdraw them; all else is Nimbus's.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from sparkstorm.cluster import paths
@@ -105,13 +105,20 @@ class NimbusState(RecordStore):
             if self.read_request(request.id) != request:
                 raise
 
-    def open_requests(self, hint: Hint | None = None) -> tuple[list[tuple[Request, Outcome | None]], dict[str, SparkStormError]]:
-        """Requests without a final outcome in the order of their making; and what is wrong with those that cannot be read."""
+    def open_requests(
+        self, hint: Hint | None = None, known_bad: Collection[str] = ()
+    ) -> tuple[list[tuple[Request, Outcome | None]], dict[str, SparkStormError]]:
+        """Requests without a final outcome in the order of their making; and what is wrong with those that cannot be read.
+
+        Requests in `known_bad` are not read again.
+        """
         found: list[tuple[Request, Outcome | None]] = []
         unreadable: dict[str, SparkStormError] = {}
-        for request_id in self.request_ids(hint):
+        request_ids = self.request_ids(hint)
+        decided = set(self.outcome_ids()) if request_ids else set()
+        for request_id in request_ids if not known_bad else [each for each in request_ids if each not in known_bad]:
             try:
-                outcome = self.read_outcome(request_id)
+                outcome = self.read_outcome(request_id) if request_id in decided else None
                 if outcome is None or not outcome.is_final:
                     request = self.read_request(request_id)
                     if {each.id for each in (request, outcome) if each} - {request_id}:

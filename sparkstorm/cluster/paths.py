@@ -14,6 +14,7 @@ OUTLINES = "/outlines"
 TASKBEATS = "/taskbeats"
 GRAY_UPGRADE = "/gray_upgrade"
 LOG_CONFIGS = "/logconfigs"
+STORE_MARKS = "/store_marks"
 BLOBS = "/blobs"
 SUBMISSIONS = "/nimbus/submissions"
 DEPLOYS = "/nimbus/deploys"
@@ -135,6 +136,11 @@ def outcome(request_id: str) -> str:
 def log_config(topology_id: str) -> str:
     """Path of the log levels of a topology's workers."""
     return under(LOG_CONFIGS, topology_id)
+
+
+def store_mark(topology_id: str) -> str:
+    """Path of what is known of a topology's data in Redis."""
+    return under(STORE_MARKS, topology_id)
 
 
 def stop_slots(driver: str) -> str:

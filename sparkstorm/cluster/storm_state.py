@@ -27,6 +27,7 @@ from sparkstorm.model.failure import Failure
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.records import encode_record
 from sparkstorm.model.task_beats import TaskBeats
+from sparkstorm.model.worker_spec import StoreMark, newer_mark
 
 ERRORS_KEPT = 10  # per component (S3.42)
 _MAX_BEAT_BYTES = 256 * 1024
@@ -51,8 +52,25 @@ class StormState(NimbusState, GrayUpgradeState):
         self._create(paths.storm(base.topology_id), base)
 
     def update_base(self, topology_id: str, change: Callable[[TopologyBase], TopologyBase]) -> TopologyBase | None:
-        """Change a base by a pure function, again when another writer was first; None when the topology is gone."""
-        return self._update(TopologyBase, paths.storm(topology_id), lambda found: change(found) if found else None)
+        """Change a base by a pure function, again when another writer was first; None when the topology is gone.
+
+        A base that differs gets the next version.
+        """
+
+        def changed(found: TopologyBase | None) -> TopologyBase | None:
+            new = change(found) if found else None
+            return replace(new, version=found.version + 1) if found and new and new != found else new
+
+        return self._update(TopologyBase, paths.storm(topology_id), changed)
+
+    def restore_base(self, newest: TopologyBase) -> None:
+        """Write a base again over an older one."""
+
+        def changed(found: TopologyBase | None) -> TopologyBase | None:
+            is_older = found is not None and found.version < newest.version
+            return replace(newest, version=newest.version + 1) if is_older else found
+
+        self._update(TopologyBase, paths.storm(newest.topology_id), changed)
 
     def write_outline(self, topology_id: str, outline: TopologyOutline) -> None:
         """Record a topology's shape."""
@@ -86,6 +104,7 @@ class StormState(NimbusState, GrayUpgradeState):
             paths.errors,
             paths.taskbeats,
             paths.log_config,
+            paths.store_mark,
             paths.gray_upgrade,
             paths.tasks,
             paths.outline,
@@ -102,6 +121,7 @@ class StormState(NimbusState, GrayUpgradeState):
             paths.ERRORS,
             paths.TASKBEATS,
             paths.LOG_CONFIGS,
+            paths.STORE_MARKS,
             paths.GRAY_UPGRADE,
             paths.TASKS,
             paths.OUTLINES,
@@ -207,6 +227,17 @@ class StormState(NimbusState, GrayUpgradeState):
     def read_worker_beat(self, topology_id: str, slot: WorkerSlot) -> WorkerBeat | None:
         """A worker's last beat; StoreInconsistentError when it is not one."""
         return self._read_plain(WorkerBeat, paths.workerbeat(topology_id, slot))
+
+    # -- the store of a topology's data ----------------------------------------------------------------------------
+
+    def read_store_mark(self, topology_id: str) -> StoreMark | None:
+        """Return what is known of a topology's data in Redis."""
+        return self._read_record(StoreMark, paths.store_mark(topology_id))
+
+    def note_store_mark(self, topology_id: str, mark: StoreMark) -> None:
+        """Add what one worker knows; nothing is written for a topology that is gone."""
+        if self.store.get(paths.storm(topology_id)) is not None:
+            self._update(StoreMark, paths.store_mark(topology_id), lambda found: newer_mark(found, mark))
 
     # -- errors --------------------------------------------------------------------------------------------------
 

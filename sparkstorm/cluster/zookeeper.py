@@ -33,10 +33,14 @@ from kazoo.retry import InterruptedError as RetryInterruptedError
 from kazoo.security import ACL, Id, Permissions, make_digest_acl, make_digest_acl_credential
 
 from sparkstorm.cluster.base import Hint, Stored, check_path, check_size
+from sparkstorm.cluster.zookeeper_rollback import SessionRenewal
 from sparkstorm.errors import InvalidConfigError, ReadOnlyConnectionError, StateConflictError, StoreUnavailableError, show
 from sparkstorm.settings import ZooKeeperSettings
 
 _NO_ANSWER = (RetryFailedError, RetryInterruptedError, ConnectionClosedError, KazooTimeoutError, KazooException)
+
+_LOG = logging.getLogger(__name__)
+_CLOSING_S = 2.0  # a restarted server is back within that; more would be added up by the requests of a driver's end
 
 # kazoo reports every reconnect with tracebacks; what matters of it reaches the caller as StoreUnavailableError.
 QUIET = logging.getLogger("sparkstorm.zookeeper.kazoo")
@@ -52,10 +56,11 @@ class ZooKeeperAddress:
     user: str | None = None
     password: str | None = None
     session_timeout_ms: int = 20_000
-    connection_timeout_ms: int = 15_000
+    connection_timeout_ms: int = 10_000
     retries: int = 5
     retry_interval_ms: int = 1_000
     retry_ceiling_ms: int = 30_000
+    request_timeout_ms: int = 10_000  # of one request, all its tries included
     viewer: str = ""  # digest identity ("user:hash") that may read what this session makes; none when empty
     is_read_only: bool = False  # the identity is a viewer's: nothing is made at the start
     is_bound: bool = False  # a request that was cut is not sent again under a later session
@@ -70,6 +75,7 @@ class ZooKeeperAddress:
             retries=found.retries,
             retry_interval_ms=found.retry_ms,
             retry_ceiling_ms=found.longest_retry_ms,
+            request_timeout_ms=found.request_ms,
         )
 
 
@@ -100,10 +106,13 @@ class Pauses:
 
 
 class ZooKeeperStateStore:
-    """A session with ZooKeeper, under the laws of StateStore; raises StoreUnavailableError when it cannot be opened."""
+    """A session with ZooKeeper, under the laws of StateStore; raises StoreUnavailableError when it cannot be opened.
 
-    def __init__(self, address: ZooKeeperAddress) -> None:
-        self._conf = address
+    `say` gets a sentence when the server has lost what the session has seen, and the session is made anew.
+    """
+
+    def __init__(self, address: ZooKeeperAddress, say: Callable[[str], None] = _LOG.warning) -> None:
+        self._conf, self._say = address, say
         try:
             self._root = check_path(address.root).rstrip("/")
             self._client = _make_client(address)
@@ -116,24 +125,25 @@ class ZooKeeperStateStore:
         self._epoch = 0
         self._closed = False
         self._hints: dict[Hint, Callable[[object], None]] = {}
-        self._timeout_s = address.connection_timeout_ms / 1000
+        self._limit_s = address.request_timeout_ms / 1000
+        self.rollbacks = 0
+        """Number of times that the server was older than the session, which was then made anew."""
+        self._renewal = SessionRenewal(self._client, lambda: _make_client(address), self._note_rollback)
         self._client.add_listener(self._note_session)
         self._start()
 
     def _start(self) -> None:
         try:
-            self._client.start(timeout=self._timeout_s)
+            self._client.start(timeout=self._conf.connection_timeout_ms / 1000)
             if not self._conf.is_read_only:
                 self.ensure_path("/")
         except (KazooTimeoutError, KazooException) as error:
-            self._client.stop()
-            self._client.close()
+            self._end()
             raise StoreUnavailableError(
                 f"ZooKeeper at {self.address} does not answer within {self._conf.connection_timeout_ms} ms ({error})"
             ) from error
         except BaseException:
-            self._client.stop()
-            self._client.close()
+            self._end()
             raise
 
     @property
@@ -154,6 +164,14 @@ class ZooKeeperStateStore:
     def _note_session(self, state: str) -> None:
         if state == KazooState.LOST:
             self._epoch += 1
+        self._renewal.note(state)
+
+    def _note_rollback(self) -> None:
+        self.rollbacks += 1
+        self._say(
+            f"ZooKeeper at {self.address} was emptied or put back to an older state: a new session is begun; topologies that it "
+            "does not know any more are stopped, and what Redis keeps of them is named among Nimbus's problems"
+        )
 
     def _at(self, path: str) -> str:
         check_path(path)
@@ -165,7 +183,8 @@ class ZooKeeperStateStore:
             raise StoreUnavailableError(f"the ZooKeeper session of process {self._pid} cannot be used in {os.getpid()}")
         try:
             epoch, pauses = self._epoch, Pauses(lambda: bool(self._client.connected))
-            return self._retry(pauses)(pauses.watching, lambda: self._ask(epoch, request, arguments, options))
+            until_s = time.monotonic() + self._limit_s
+            return self._retry(pauses)(pauses.watching, lambda: self._ask(epoch, until_s, request, arguments, options))
         except (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError):
             raise
         except (NoAuthError, AuthFailedError) as error:
@@ -180,11 +199,13 @@ class ZooKeeperStateStore:
                 f"ZooKeeper at {self.address} did not answer the request to {what} {path} ({type(error).__name__})"
             ) from error
 
-    def _ask(self, epoch: int, request: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def _ask(
+        self, epoch: int, until_s: float, request: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
         if self._conf.is_bound and self._epoch != epoch:
             raise StoreUnavailableError(f"the session with ZooKeeper at {self.address} was lost")
         try:
-            return request(*arguments, **options).get(timeout=self._timeout_s)
+            return request(*arguments, **options).get(timeout=max(0.0, until_s - time.monotonic()))
         except KazooTimeoutError as error:
             raise ForceRetryError from error
 
@@ -194,6 +215,7 @@ class ZooKeeperStateStore:
             max_tries=conf.retries,
             delay=conf.retry_interval_ms / 1000,
             max_delay=conf.retry_ceiling_ms / 1000,
+            deadline=self._limit_s,
             sleep_func=pauses.sleep,
             interrupt=lambda: self._closed,
         )
@@ -352,12 +374,20 @@ class ZooKeeperStateStore:
                 if viewer not in acls:
                     self._call("open", path, self._client.set_acls_async, self._at(path), [*acls, viewer])
 
+    def hurry(self) -> None:
+        """Wait only briefly for answers from now on: the owner is about to close."""
+        self._limit_s = min(self._limit_s, _CLOSING_S)
+
     def close(self) -> None:
         """End the session; its ephemeral nodes go at once."""
         if not self._closed and os.getpid() == self._pid:
             self._closed = True
-            self._client.stop()
-            self._client.close()
+            self._end()
+
+    def _end(self) -> None:
+        self._renewal.close()
+        self._client.stop()
+        self._client.close()
 
 
 def viewer_identity(user: str, password: str) -> str:

@@ -17,6 +17,9 @@ Laws of every Transport (tests/contracts/test_transport.py runs them against eac
    it; once there is room again, the same calls go through.
 9. `read_state` and `scan_state` give what the commits so far have written to a task's base. They change nothing and ask for no
    fence: whoever acts on what a newer owner has written cannot commit.
+10. A store that lacks writes which the claimer's mark knows is a new incarnation, with a new random id and a greater generation,
+   so that all owners claim anew. One that lacks more than its tail (writes up to the mark's floor) is refused (StoreLostError), and
+   nothing is changed, unless the claimer accepts the loss; once one has, marks of former incarnations are no witness against it.
 """
 
 from __future__ import annotations
@@ -25,8 +28,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple, Protocol
+from uuid import uuid4
 
 from sparkstorm.errors import FencedError
+from sparkstorm.model.worker_spec import StoreMark
 
 
 class Cursor(NamedTuple):
@@ -59,6 +64,15 @@ def entry_order(entry: str) -> tuple[int, int]:
 def ended_error(topology_id: str) -> FencedError:
     """Return the refusal of a claim on a topology that has ended."""
     return FencedError(f"{topology_id} has ended; this worker belongs to a slot that has not heard of it yet")
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Expectation of a claim: the mark of the store (None: unknown), and whether a loss beyond the tail is accepted."""
+
+    mark: StoreMark | None = None
+    accepts_loss: bool = False
+    new_incarnation: str = field(default_factory=lambda: uuid4().hex)
 
 
 class Entry(NamedTuple):
@@ -131,6 +145,10 @@ class Claim:
     seq: int
     progress: bytes
     record_by_task: Mapping[int, TaskRecord]
+    incarnation: str = ""
+    step: int = 0  # number of the claim among the store's writes
+    origin: str = ""  # topology id under which the data began: others before and after a hot deploy have it in common
+    loss: str = ""  # what the store has lost beyond its tail, which the claimer has accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +157,17 @@ class Pressure:
 
     backlog_by_task: Mapping[int, int]
     fullness: float = 0.0
+    step: int = 0  # number of the store's newest write
 
 
 class Transport(Protocol):
     """One owner's way to the store."""
 
-    def claim(self, owner: str, token_by_task: Mapping[int, int]) -> Claim:
-        """Fence off former owners of these tasks, then read what they left; FencedError if a newer owner exists."""
+    def claim(self, owner: str, token_by_task: Mapping[int, int], expected: Expected | None = None) -> Claim:
+        """Fence off former owners of these tasks, then read what they left.
+
+        FencedError if a newer owner exists; StoreLostError when the store lacks more than its tail.
+        """
 
     def commit(self, commit: Commit) -> Pressure:
         """Apply a commit exactly once, across lost connections; raises as the laws say."""
@@ -206,13 +228,14 @@ class Reader(Protocol):
     def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
         """Return the oldest dead letters with ids greater than `after`, with their ids; ids only grow."""
 
-    def letter(self, id: str) -> bytes | None:
-        """Return one dead letter by its id; None when it is not there (any more)."""
+    def letters(self, ids: Sequence[str]) -> dict[str, bytes]:
+        """Return dead letters by id; those that are not there (any more) are left out."""
 
-    def put_back(self, id: str, task: int, frame: bytes) -> bool:
-        """Take a dead letter off and append its frame to the stream of a task, both or neither; False when it is not there.
+    def put_back(self, letters: Sequence[tuple[str, int, bytes]]) -> list[str]:
+        """Take letters, each (id, task, frame), off and append their frames to the tasks' streams, all in one step.
 
-        NotAliveError when no owner has claimed the task. What is sent again after a cut is applied once.
+        Returns the ids that were there; the others change nothing. NotAliveError when no owner has claimed one of the tasks:
+        nothing is changed then. What is sent again after a cut is applied once.
         """
 
     def count_dead_letters(self) -> int:

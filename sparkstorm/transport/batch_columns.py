@@ -27,7 +27,7 @@ def _kinds() -> dict[str, Any]:
 def plain_batch(batch: Any, fields: Sequence[str]) -> Any:
     """Return a batch with columns of the closed set under these names; None when a column has no place there.
 
-    ArrowInvalid (a ValueError) for values that do not fit, such as an unsigned number of 64 bits, and for damaged columns.
+    ArrowInvalid (a ValueError) for damaged columns.
     """
     import pyarrow as pa
 
@@ -54,7 +54,10 @@ def _plain(column: Any) -> Any:
         (pa.types.is_large_binary, pa.binary()),
     ):
         if is_kind(kind):
-            return column.cast(wanted)
+            try:
+                return column.cast(wanted)
+            except pa.ArrowInvalid:  # whole numbers above 63 bits, or text above 2 GB
+                return None
     return None
 
 

@@ -1,5 +1,9 @@
--- The change of owners. Keys it writes: {p}:fence, {p}:owner, {p}:low, {p}:steps (see commit.lua).
--- ARGV: owner, k tasks, then their k tokens. Answers {'OK'}, {'ENDED'} when the topology has ended ({p}:ended, see end.lua),
+-- The change of owners, and the store's incarnation. Keys it writes: {p}:fence, {p}:owner, {p}:low, {p}:generation,
+-- {p}:steps (see commit.lua; also id: the incarnation, took:<id> for each former one, origin: the topology id at the first claim).
+-- ARGV: owner, what it knows of the store (incarnation or '', generation, step, floor), '1' if it accepts the loss of more than the
+-- tail, the id of a new incarnation, then k tasks and their k tokens.
+-- Answers {'OK', incarnation, origin, step, '1' if more than the tail was lost, the step and time in seconds of what was left},
+-- {'LOST', step, time in seconds}: more than the tail was lost and nothing was written, {'ENDED'} when the topology has ended ({p}:ended, see end.lua),
 -- or {'FENCED'|'HALF'|'FORMAT', detail}. The first claim writes the version of the topology's frames; one of another is refused.
 -- Writes every token before anything is read by the new owner, or none at all when one of them is older than the stored one.
 -- A former owner that has lost its last task no longer holds the low watermark down.
@@ -15,8 +19,9 @@ end
 if redis.call('EXISTS', p .. ':ended') == 1 then
   return {'ENDED'}
 end
-local k = (#ARGV - 1) / 2
-for i = 2, k + 1 do
+local KNOWN = 7  -- words before the tasks
+local k = (#ARGV - KNOWN) / 2
+for i = KNOWN + 1, KNOWN + k do
   local stored = number(redis.call('HGET', p .. ':fence', ARGV[i]) or '0', p .. ':fence')
   if stored > tonumber(ARGV[k + i]) then
     return {'FENCED', ARGV[i], tostring(stored)}
@@ -30,11 +35,43 @@ local format = redis.call('HGET', p .. ':steps', 'format') or '1'
 if format ~= FRAMES and redis.call('EXISTS', p .. ':fence') == 1 then
   return {'FORMAT', format, FRAMES}
 end
+local known, known_generation, known_step, floor = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local id, at = unpack(redis.call('HMGET', p .. ':steps', 'id', 'at'))
+local generation, last = redis.call('GET', p .. ':generation') or '0', tonumber(ended or '0')
+local is_behind, is_lost = false, false
+if known ~= '' and tonumber(generation) and last then  -- of a broken generation the claimer says so itself
+  if id == known then
+    is_behind = last < known_step or tonumber(generation) < known_generation
+    is_lost = last < floor
+  elseif not id or redis.call('HEXISTS', p .. ':steps', 'took:' .. known) == 0 then
+    is_behind, is_lost = true, floor > 0
+  end
+end
+if is_lost and ARGV[6] ~= '1' then
+  return {'LOST', tostring(ended or '0'), at or '0'}
+end
 redis.call('DEL', p .. ':nothing')  -- a first write that a full Redis allows: a claim must always be possible
+if is_behind then
+  -- steps go on behind the newest known one: what is known of the former incarnation accuses the new one no more
+  redis.call('HSET', p .. ':steps', 'begun', string.format('%.0f', math.max(last, known_step)), 'took:' .. known, '1')
+  if id then
+    redis.call('HSET', p .. ':steps', 'took:' .. id, '1')
+  end
+  redis.call('SET', p .. ':generation', string.format('%.0f', math.max(tonumber(generation), known_generation) + 1))
+end
+local origin = redis.call('HGET', p .. ':steps', 'origin')
+if not origin then
+  origin = string.sub(p, 2, -2)
+  redis.call('HSET', p .. ':steps', 'origin', origin)
+end
+if is_behind or not id then
+  id = ARGV[7]
+  redis.call('HSET', p .. ':steps', 'id', id)
+end
 local step = redis.call('HINCRBY', p .. ':steps', 'begun', 1)
 redis.call('HSET', p .. ':steps', 'format', FRAMES)
 local former = {}
-for i = 2, k + 1 do
+for i = KNOWN + 1, KNOWN + k do
   local owner = redis.call('HGET', p .. ':owner', ARGV[i])
   if owner and owner ~= ARGV[1] then
     former[owner] = true
@@ -48,5 +85,5 @@ end
 for owner in pairs(former) do
   redis.call('HDEL', p .. ':low', owner)
 end
-redis.call('HSET', p .. ':steps', 'ended', step)
-return {'OK'}
+redis.call('HSET', p .. ':steps', 'ended', step, 'at', redis.call('TIME')[1])
+return {'OK', id, origin, step, is_lost and '1' or '', tostring(last or '0'), at or '0'}

@@ -1,5 +1,5 @@
 -- The one atomic step of an epoch. Keys it reads: {p}:fence (task -> token), {p}:generation, {p}:seq (owner -> n),
--- {p}:steps (begun, ended): the first write counts one up, the last writes the number down. A half of this that a torn
+-- {p}:steps (begun, ended, at): the first write counts one up, the last writes the number and the server's time down. A half of this that a torn
 -- append-only file brings back counts without a number of its own, and so can be told for good.
 -- Everything else it writes comes as commands in ARGV, already named by the transport.
 -- ARGV: owner, generation, seq, what it is ('grow', 'free': frees at least what it writes, 'ask': only whether seq stands),
@@ -8,7 +8,7 @@
 --       on a connection that has proven itself,
 --       then each command as its length and its words; ours are COUNT (backlog, prefix of streams, then task, change and whether
 --       entries of it were consumed) and STATE (prefix of a task's base, its changes).
--- Answers {'OK', backlog of each watched task}, or {'FENCED'|'ROLLED_BACK'|'HALF', detail}. The same owner and seq again: 'OK'.
+-- Answers {'OK', number of the last step, backlog of each watched task}, or {'FENCED'|'ROLLED_BACK'|'HALF', detail}. The same owner and seq again: 'OK'.
 local p = KEYS[1]
 local owner, generation, seq, mode = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local current = redis.call('GET', p .. ':generation') or '0'
@@ -119,12 +119,13 @@ if last == seq - 1 or mode == 'ask' then
     end
   end
 end
+local step
 if last == seq - 1 then
   at = at + 2 * math.max(doubts, 0)
   if mode == 'free' then
     write_though_full()
   end
-  local step = redis.call('HINCRBY', p .. ':steps', 'begun', 1)
+  step = redis.call('HINCRBY', p .. ':steps', 'begun', 1)
   redis.call('HSET', p .. ':seq', owner, ARGV[3])
   local n = #ARGV
   while at <= n do
@@ -145,13 +146,13 @@ if last == seq - 1 then
     end
     at = at + words + 1
   end
-  redis.call('HSET', p .. ':steps', 'ended', step)
+  redis.call('HSET', p .. ':steps', 'ended', step, 'at', redis.call('TIME')[1])
 end
-local answer = {'OK'}
+local answer = {'OK', step or redis.call('HGET', p .. ':steps', 'ended') or '0'}
 if w > 0 then
   local backlog = redis.call('HMGET', p .. ':backlog', unpack(ARGV, watched, watched + w - 1))
   for i = 1, w do
-    answer[i + 1] = backlog[i] or '0'
+    answer[i + 2] = backlog[i] or '0'
   end
 end
 return answer

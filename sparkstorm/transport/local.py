@@ -16,11 +16,13 @@ from sparkstorm.transport.base import (
     Commit,
     Cursor,
     Entry,
+    Expected,
     Pressure,
     TaskRecord,
     ended_error,
 )
 from sparkstorm.transport.frames import birth_of
+from sparkstorm.transport.store_loss import loss_text, lost_error
 
 
 @dataclass(slots=True)
@@ -39,9 +41,14 @@ class _TaskKeys:
 class LocalStore:
     """Stored data of one topology, as Redis would hold it; shared by every LocalTransport of that topology."""
 
-    def __init__(self, max_bytes: int | None = None) -> None:
+    def __init__(self, max_bytes: int | None = None, topology_id: str = "") -> None:
+        self.topology_id = topology_id
         self.task_keys: dict[int, _TaskKeys] = {}
         self.generation = 0
+        self.incarnation = ""
+        self.origin = ""
+        self.former: set[str] = set()  # incarnations that this one follows
+        self.step = 0  # number of the newest write
         self.seq_by_owner: dict[str, int] = {}
         self.progress_by_owner: dict[str, bytes] = {}
         self.low_by_owner: dict[str, int] = {}
@@ -77,8 +84,13 @@ class LocalStore:
     def end(self) -> None:
         """Become empty but for the dead letters, for good."""
         letters, so_far = self.dead_letters, self.letters_so_far
-        self.__init__(self.max_bytes)  # type: ignore[misc]
+        self.__init__(self.max_bytes, self.topology_id)  # type: ignore[misc]
         self.dead_letters, self.letters_so_far, self.has_ended = letters, so_far, True
+
+    def follow(self, other: LocalStore) -> None:
+        """Go on as the incarnation that another topology's data were."""
+        self.incarnation, self.origin, self.former = other.incarnation, other.origin, other.former
+        self.generation, self.step = other.generation, other.step
 
     def checkpoint(self) -> dict[str, object]:
         """A copy to go back to, as a store that loses its tail would."""
@@ -106,7 +118,7 @@ class LocalTransport:
         self._brought: dict[int, deque[tuple[int, int]]] = {}  # frames read and not consumed: (number, bytes)
         self._restores = store.restores
 
-    def claim(self, owner: str, token_by_task: Mapping[int, int]) -> Claim:
+    def claim(self, owner: str, token_by_task: Mapping[int, int], expected: Expected | None = None) -> Claim:
         """Fence, then read."""
         store = self._store
         store.refuse_without_disk()
@@ -115,6 +127,8 @@ class LocalTransport:
         for task, token in token_by_task.items():
             if store.task(task).fence > token:
                 raise FencedError(f"task {task} belongs to token {store.task(task).fence} now")
+        loss = self._recognise(expected or Expected())
+        store.step += 1
         former = {store.task(task).owner for task in token_by_task}
         for task, token in token_by_task.items():
             store.task(task).fence, store.task(task).owner = token, owner
@@ -125,7 +139,8 @@ class LocalTransport:
         self._brought = {task: deque() for task in token_by_task}
         self._restores = store.restores
         records = {t: _record(store.task(t)) for t in token_by_task}
-        return Claim(store.generation, seq, store.progress_by_owner.get(owner, b""), records)
+        progress = store.progress_by_owner.get(owner, b"")
+        return Claim(store.generation, seq, progress, records, store.incarnation, store.step, store.origin, loss)
 
     def commit(self, commit: Commit) -> Pressure:
         """Check, then apply; nothing can fail in between."""
@@ -143,7 +158,7 @@ class LocalTransport:
             while brought and brought[0][0] <= _number(cursor.entry):
                 brought.popleft()
         fullness = 0.0 if store.max_bytes is None else store.used_bytes() / store.max_bytes
-        return Pressure({t: store.task(t).backlog for t in commit.watched}, fullness)
+        return Pressure({t: store.task(t).backlog for t in commit.watched}, fullness, store.step)
 
     def in_doubt(self) -> InDoubt:
         """Return what this owner knows of its last commit, and the entries that it has read and not consumed."""
@@ -209,6 +224,27 @@ class LocalTransport:
     def close(self) -> None:
         """Nothing to let go of."""
 
+    def _recognise(self, expected: Expected) -> str:
+        """Law 10: compare the store with what its claimer knows; return what it has lost beyond its tail."""
+        store, known, loss = self._store, expected.mark, ""
+        is_behind = False
+        if known is not None and store.incarnation == known.incarnation:
+            is_behind = store.step < known.step or store.generation < known.generation
+            is_lost = store.step < known.floor
+        elif known is not None and known.incarnation not in store.former:
+            is_behind, is_lost = True, known.floor > 0
+        if known is not None and is_behind:
+            if is_lost and not expected.accepts_loss:
+                raise lost_error(store.topology_id, known, store.step, 0)
+            loss = loss_text(store.topology_id, known, store.step, 0) if is_lost else ""
+            store.former |= {known.incarnation, store.incarnation}
+            store.step = max(store.step, known.step)
+            store.generation = max(store.generation, known.generation) + 1
+        store.origin = store.origin or store.topology_id
+        if is_behind or not store.incarnation:
+            store.incarnation = expected.new_incarnation
+        return loss
+
     def _require_standing(self, commit: Commit, stored: Sequence[int]) -> None:
         """Laws 2 and 3 but for lost frames: the owner's tokens, generation and seq are those of the store."""
         store = self._store
@@ -249,6 +285,7 @@ class LocalTransport:
     def _apply(self, commit: Commit) -> None:
         store = self._store
         store.seq_by_owner[commit.owner] = commit.seq
+        store.step += 1
         for task, data, counted in commit.frames:
             keys = store.task(task)
             keys.last_number += 1
@@ -315,21 +352,26 @@ class LocalReader:
         behind = int(after.partition("-")[0])
         return [(f"{number}-0", data) for number, data in self._store.dead_letters if number > behind][:limit]
 
-    def letter(self, id: str) -> bytes | None:
-        """Return one dead letter by its id."""
-        return next((data for number, data in self._store.dead_letters if f"{number}-0" == id), None)
+    def letters(self, ids: Sequence[str]) -> dict[str, bytes]:
+        """Return dead letters by id."""
+        kept = {f"{number}-0": data for number, data in self._store.dead_letters}
+        return {id: kept[id] for id in ids if id in kept}
 
-    def put_back(self, id: str, task: int, frame: bytes) -> bool:
-        """Move a dead letter, as a frame, into the stream of a task."""
-        keys = self._store.task(task)
-        if not keys.fence:
-            raise NotAliveError(f"no worker has claimed task {task} yet; replay its dead letters later")
+    def put_back(self, letters: Sequence[tuple[str, int, bytes]]) -> list[str]:
+        """Move dead letters, as frames, into the streams of their tasks; return the ids that were there."""
+        for _, task, _ in letters:
+            if not self._store.task(task).fence:
+                raise NotAliveError(f"no worker has claimed task {task} yet; replay its dead letters later")
         self._store.refuse_without_disk()
+        return [id for id, task, frame in letters if self._moved(id, self._store.task(task), frame)]
+
+    def _moved(self, id: str, keys: _TaskKeys, frame: bytes) -> bool:
         if not self.drop_dead_letter(id):
             return False
         keys.last_number += 1
         keys.stream.append((keys.last_number, frame))
         keys.backlog += len(frame)
+        self._store.step += 1
         return True
 
     def count_dead_letters(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sparkstorm.errors import NotAliveError, StoreInconsistentError
@@ -49,23 +49,24 @@ class RedisReader:
         entries = self._link.ask(("XRANGE", self._keys("dead"), f"({after}", "+", "COUNT", limit))[0]
         return [(text(id), fields[1]) for id, fields in entries]
 
-    def letter(self, id: str) -> bytes | None:
-        """Return one dead letter by its id; None when it is not there (any more)."""
-        if not _ENTRY.fullmatch(id):
-            return None
-        found = self._link.ask(("XRANGE", self._keys("dead"), id, id))[0]
-        return found[0][1][1] if found else None
+    def letters(self, ids: Sequence[str]) -> dict[str, bytes]:
+        """Return dead letters by id, in one round trip; those that are not there (any more) are left out."""
+        asked = [id for id in ids if _ENTRY.fullmatch(id)]
+        answers = self._link.ask(*[("XRANGE", self._keys("dead"), id, id) for id in asked]) if asked else []
+        return {id: found[0][1][1] for id, found in zip(asked, answers, strict=True) if found}
 
-    def put_back(self, id: str, task: int, frame: bytes) -> bool:
-        """Take a dead letter off the stream and deliver its frame to a task, in one step; False when it is not there."""
-        arguments = [uuid.uuid4().hex, id, task, frame, len(frame)]
+    def put_back(self, letters: Sequence[tuple[str, int, bytes]]) -> list[str]:
+        """Take dead letters off and deliver their frames, (id, task, frame) each, in one step; return the ids that were there."""
+        arguments = [uuid.uuid4().hex, *(word for letter in letters for word in letter)]
         answer = self._put_back_script.run(self._keys.prefix, lambda: arguments)
         if answer[0] == b"UNOWNED":
-            raise NotAliveError(f"no worker of {self._topology_id} has claimed task {task} yet; replay its dead letters later")
+            raise NotAliveError(
+                f"no worker of {self._topology_id} has claimed task {text(answer[1])} yet; replay its dead letters later"
+            )
         if answer[0] in (b"HALF", b"BROKEN"):
             found = " ".join(map(text, answer[1:]))
             raise StoreInconsistentError(f"the data of {self._topology_id} in Redis cannot be trusted any more ({found})")
-        return bool(answer[0] == b"OK")
+        return [text(id) for id in answer[1:]]
 
     def count_dead_letters(self) -> int:
         """Return how many dead letters are kept."""

@@ -21,6 +21,7 @@ from sparkstorm.errors import (
     StoreRolledBackError,
 )
 from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import StoreMark
 from sparkstorm.transport.base import (
     MOST_DEAD_LETTERS,
     MOST_SAMPLES,
@@ -29,6 +30,7 @@ from sparkstorm.transport.base import (
     Commit,
     Cursor,
     Entry,
+    Expected,
     Pressure,
     TaskRecord,
     ended_error,
@@ -45,6 +47,7 @@ from sparkstorm.transport.keys import Keys, read_cursor, read_number
 from sparkstorm.transport.reader import read_task
 from sparkstorm.transport.reading import Reading
 from sparkstorm.transport.state_base import StateReading, write_commands
+from sparkstorm.transport.store_loss import loss_text, lost_error
 
 __all__ = ["Keys", "RedisTransport", "open_connection"]
 
@@ -73,15 +76,21 @@ class RedisTransport:
         self._fullness = 0.0
         self._fullness_due = 0.0
 
-    def claim(self, owner: str, token_by_task: Mapping[int, int]) -> Claim:
+    def claim(self, owner: str, token_by_task: Mapping[int, int], expected: Expected | None = None) -> Claim:
         """Write the tokens, then read what is kept of every task; frames read before are forgotten."""
         tasks = sorted(token_by_task)
         self._reading.forget(tasks)
-        arguments = [owner, *tasks, *(token_by_task[t] for t in tasks)]
+        expected = expected or Expected()
+        known = expected.mark or StoreMark("", 0, 0, 0)
+        mark = [known.incarnation, known.generation, known.step, known.floor]
+        accepts = "1" if expected.accepts_loss else ""
+        arguments = [owner, *mark, accepts, expected.new_incarnation, *tasks, *(token_by_task[t] for t in tasks)]
         answer = self._claim_script.run(self._keys.prefix, lambda: arguments)
         self._require_whole(owner, answer)
         if answer[0] == b"ENDED":
             raise ended_error(self._topology_id)
+        if answer[0] == b"LOST":
+            raise lost_error(self._topology_id, known, int(answer[1]), 1000 * int(answer[2]))
         if answer[0] == b"FORMAT":
             raise StoreInconsistentError(
                 f"the data of topology {self._topology_id} in Redis were written by another version of SparkStorm (frames of "
@@ -93,8 +102,16 @@ class RedisTransport:
         proven = self._link.number
         k = self._keys
         stored, seq, progress = self._link.ask(("GET", k("generation")), ("HGET", k("seq"), owner), ("HGET", k("progress"), owner))
+        _, incarnation, origin, step, is_lost, left, left_s = answer
         claim = Claim(
-            self._generation(owner, stored), read_number(seq or 0, k("seq")), progress or b"", {t: self.record(t) for t in tasks}
+            self._generation(owner, stored),
+            read_number(seq or 0, k("seq")),
+            progress or b"",
+            {t: self.record(t) for t in tasks},
+            text(incarnation),
+            int(step),
+            text(origin),
+            loss_text(self._topology_id, known, int(left), 1000 * int(left_s)) if is_lost else "",
         )
         self._standing, self._proven = Commit(owner, dict(token_by_task), claim.generation, claim.seq), proven
         return claim
@@ -106,12 +123,12 @@ class RedisTransport:
     def commit(self, commit: Commit) -> Pressure:
         """One script call, sent again unchanged until its outcome is known."""
         frees = commit.frees(self._reading.bytes_passed(commit.cursors))
-        backlog = self._run(commit, self._commands(commit), "free" if frees else "grow", self._reading.request())
+        step, *backlog = self._run(commit, self._commands(commit), "free" if frees else "grow", self._reading.request())
         self._standing.generation, self._standing.seq = commit.generation, commit.seq
         self._reading.note_consumed(commit.cursors)
         key = self._keys("backlog")
         sizes = {task: read_number(size, key) for task, size in zip(commit.watched, backlog, strict=True)}
-        return Pressure(sizes, self._current_fullness())
+        return Pressure(sizes, self._current_fullness(), int(step))
 
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
         """Ask once, and answer when the answer is there; after a lost connection, first whether the store is behind."""

@@ -15,9 +15,9 @@ import pytest
 
 from sparkstorm.api import BasicBolt, TopologyBuilder
 from sparkstorm.blobs import attachments
-from sparkstorm.blobs.attachments import read_attachments
+from sparkstorm.blobs.attachments import read_attachments, use
 from sparkstorm.blobs.topology_code import pack_topology
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import complete_topology
 from sparkstorm.testing.components import FeederSpout
 
@@ -138,3 +138,46 @@ def test_a_simulated_cluster_finds_files_where_they_are(files: list[Path]) -> No
     builder.set_bolt("lookup", Lookup(), inputs="feed")
     found = complete_topology(builder.build(), {"feed": [[1]]}, conf={"topology.files": [str(files[0])]})
     assert found["lookup"] == [("a,b",)]
+
+
+def bomb(name: str, size: int = 1 << 20) -> bytes:
+    """Return a small archive with 16 files of `size` bytes each."""
+    out = io.BytesIO()
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as zipped:
+            for number in range(16):
+                with zipped.open(f"p/{number}.py", "w") as file:
+                    for _ in range(size >> 20):
+                        file.write(bytes(1 << 20))
+        return out.getvalue()
+    with tarfile.open(fileobj=out, mode="w:gz") as packed:
+        for number in range(16):
+            info = tarfile.TarInfo(f"p/{number}.py")
+            info.size = size
+            packed.addfile(info, io.BytesIO(bytes(size)))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("name", ["bomb.zip", "bomb.tar.gz"])
+def test_an_archive_that_unpacks_to_far_more_than_it_has_is_refused_and_leaves_nothing(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attachments, "_LEAST_BOUND", 1 << 20)
+    data = bomb(name)
+    for _ in range(3):
+        with pytest.raises(WorkerFailedError, match=rf"archive {name} of the topology unpacks to more than \d+ MB"):
+            use({f"archives/{name}": data}, tmp_path / "attached")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.tar.gz"])
+@pytest.mark.parametrize("cut", [0, 10, 40, 0.5, 0.7])
+def test_a_damaged_archive_is_one_sentence_and_leaves_nothing(tmp_path: Path, name: str, cut: float) -> None:
+    whole = archive(tmp_path / name, environment()).read_bytes()
+    (tmp_path / name).unlink()
+    torn = whole[: int(cut * len(whole)) if cut < 1 else int(cut)]
+    changed = bytes(byte ^ (position % 7 == 3) for position, byte in enumerate(whole))
+    for data in (torn, changed):
+        with pytest.raises(WorkerFailedError, match=f"archive {name} of the topology cannot be unpacked"):
+            use({"files/a.txt": b"a", f"archives/{name}": data}, tmp_path / "attached")
+    assert list(tmp_path.iterdir()) == []

@@ -99,3 +99,18 @@ def test_a_wrong_password_is_no_absence_of_redis(redis_server: Any) -> None:
     with pytest.raises(AccessRefusedError, match="Redis refuses the password and did not store blob chunk a"):
         RedisBytesStore(client).put("a", b"1")
     client.close()
+
+
+@pytest.mark.parametrize("data", [b"x", LARGE], ids=["small", "chunks"])
+def test_bytes_that_the_store_has_lost_are_put_again(blobs: BlobStore, bytes_store: BytesStore, data: bytes) -> None:
+    key = blobs.put(data, 5)
+    for lose_all in (True, False):
+        for chunk in bytes_store.list_keys()[0 if lose_all else -1 :]:
+            bytes_store.delete(chunk)
+        assert blobs.put(data, 6) == key
+        assert blobs.get(key) == data
+    bytes_store.delete(bytes_store.list_keys()[-1])
+    with pytest.raises(TamperedBlobError):
+        blobs.mend(key, data + b"!")
+    blobs.mend(key, data)
+    assert blobs.get(key) == data

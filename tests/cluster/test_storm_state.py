@@ -134,7 +134,7 @@ def test_an_older_assignment_never_replaces_a_newer_one(state: StormState) -> No
 def test_a_base_changes_by_a_function_and_a_missing_one_not_at_all(state: StormState) -> None:
     state.create_base(BASE)
     changed = state.update_base("wc-1-9", lambda base: replace(base, num_workers=9))
-    assert changed == state.read_base("wc-1-9") == replace(BASE, num_workers=9)
+    assert changed == state.read_base("wc-1-9") == replace(BASE, num_workers=9, version=1)
     assert state.update_base("gone", lambda base: base) is None
     with pytest.raises(StateConflictError):
         state.create_base(BASE)
@@ -151,7 +151,7 @@ def test_a_base_is_changed_again_when_another_writer_was_first(state: StormState
         return replace(base, owner=f"after {base.num_workers}")
 
     changed = state.update_base("wc-1-9", change)
-    assert changed == replace(BASE, num_workers=8, owner="after 8")
+    assert changed == replace(BASE, num_workers=8, owner="after 8", version=3)
 
 
 def test_workers_make_their_own_beat_and_survive_oversized_statistics(state: StormState) -> None:

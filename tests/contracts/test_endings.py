@@ -45,7 +45,7 @@ def assert_nothing_can_be_done(transport: Transport, reader: Reader) -> None:
     with pytest.raises(FencedError, match="has ended"):
         transport.claim("worker", {TASK: 999})
     with pytest.raises(NotAliveError):
-        reader.put_back("1-0", TASK, b"frame")
+        reader.put_back([("1-0", TASK, b"frame")])
     assert reader.progress() == {} and reader.backlog().get(TASK, 0) == 0
     record = reader.record(TASK)
     assert (record.journal, record.held, record.last_entry) == ([], {}, "0-0")
@@ -74,6 +74,7 @@ def test_data_is_handed_on_once_and_a_deposed_leader_that_repeats_it_changes_not
         retirement.hand_over(old, f"{old}-again")
         retirement.retire(old)
     claim = successor.claim("worker", {TASK: 1})
+    assert claim.origin == old and claim.incarnation
     assert claim.record_by_task[TASK].journal == [b"state"] and claim.record_by_task[TASK].held == {"1-0": b"held"}
     assert claim.record_by_task[TASK].last_entry != "0-0" and claim.seq == 0 and claim.progress == b""
     assert [data for _, data in its_reader.parked(10)] == [b"letter"]
@@ -87,3 +88,14 @@ def test_nothing_is_handed_on_by_a_topology_whose_data_was_deleted(bench: Bench)
     bench.retirement().hand_over(old, f"{old}-new")
     assert_nothing_can_be_done(transport, reader)
     assert bench.of(f"{old}-new")[1].record(TASK).journal == []
+
+
+def test_data_without_an_end_are_counted_by_topology(bench: Bench) -> None:
+    ended, *_ = running(bench, "ended-1")
+    lost, *_ = running(bench, "lost-1")
+    bench.of("never-claimed-1-1")
+    bench.retirement().retire(ended)
+    found = bench.retirement().unended()
+    assert found[lost] >= 1 and ended not in found and "never-claimed-1-1" not in found
+    bench.retirement().retire(lost)
+    assert lost not in bench.retirement().unended()

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.errors import FencedError, NotAliveError, StoreRolledBackError
+from sparkstorm.errors import FencedError, NotAliveError, StoreLostError, StoreRolledBackError
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.model.worker_spec import StoreMark
 from sparkstorm.transport import local as local_transport
 from sparkstorm.transport import redis as redis_transport
-from sparkstorm.transport.base import MOST_SAMPLES, START, Commit, Cursor, Transport
+from sparkstorm.transport.base import MOST_SAMPLES, START, Claim, Commit, Cursor, Expected, Transport
 from sparkstorm.transport.frames import SettledRoots, encode_settled
 from tests.contracts.benches import Bench, LocalBench, RedisBench, consumed, read
 from tests.waiting import assert_once_within, wait_until
@@ -325,7 +326,8 @@ def test_dead_letters_outlive_their_topology_until_they_are_dropped(bench: Bench
     assert [data for _, data in letters] == [b"one", b"two", b"three"]
     assert [data for _, data in reader.parked(1, letters[0][0])] == [b"two"]
     assert reader.parked(10, letters[-1][0]) == []
-    assert reader.letter(letters[1][0]) == b"two" and reader.letter("9-9") is None and reader.letter("+") is None
+    assert reader.letters([letters[1][0], "9-9", "+", letters[0][0]]) == {letters[1][0]: b"two", letters[0][0]: b"one"}
+    assert reader.letters([]) == {}
     assert reader.drop_dead_letter(letters[1][0]) and not reader.drop_dead_letter(letters[1][0])
     assert [data for _, data in reader.parked(10)] == [b"one", b"three"]
     assert (reader.drop_dead_letters(), reader.drop_dead_letters()) == (2, 0)
@@ -337,8 +339,8 @@ def test_a_dead_letter_is_put_back_once_and_counts_as_backlog(bench: Bench) -> N
     owner.commit(parked=[b"one", b"two"])
     reader = bench.reader()
     (first, _), (second, _) = reader.parked(10)
-    assert reader.put_back(first, 1, b"frame")
-    assert not reader.put_back(first, 1, b"frame")
+    assert reader.put_back([(first, 1, b"frame")]) == [first]
+    assert reader.put_back([(first, 1, b"frame")]) == []
     assert (bench.frames(1), reader.backlog()[1], [id for id, _ in reader.parked(10)]) == ([b"frame"], 5, [second])
     (entry,) = read(owner.transport, {1: START.entry}, 1)
     owner.commit(cursors={1: Cursor(entry.id, 0)}, drained_bytes={1: len(entry.data)})
@@ -352,8 +354,30 @@ def test_a_dead_letter_of_a_task_without_an_owner_stays(bench: Bench) -> None:
     (id, _), *_ = reader.parked(10)
     before = bench.dump()
     with pytest.raises(NotAliveError, match="no worker"):
-        reader.put_back(id, 1, b"frame")
+        reader.put_back([(id, 1, b"frame")])
     assert (bench.frames(1), bench.dump()) == ([], before)
+
+
+def test_many_dead_letters_are_put_back_at_once_in_their_order(bench: Bench) -> None:
+    Owner(bench, "o", (1, 2)).commit(parked=[b"%d" % n for n in range(6)])
+    reader = bench.reader()
+    ids = [id for id, _ in reader.parked(10)]
+    assert reader.drop_dead_letter(ids[3])
+    several = [(id, 1 + n % 2, b"frame %d" % n) for n, id in enumerate(ids)]
+    gone = ids[3]
+    assert reader.put_back([*several, several[0]]) == [id for id in ids if id != gone], "the second of the same letter is missing"
+    assert bench.frames(1) == [b"frame 0", b"frame 2", b"frame 4"] and bench.frames(2) == [b"frame 1", b"frame 5"]
+    assert (reader.backlog(), reader.parked(10)) == ({1: 21, 2: 14}, [])
+
+
+def test_of_letters_of_which_one_has_no_owner_none_is_put_back(bench: Bench) -> None:
+    Owner(bench, "o", (1,)).commit(parked=[b"one", b"two"])
+    reader = bench.reader()
+    (first, _), (second, _) = reader.parked(10)
+    before = bench.dump()
+    with pytest.raises(NotAliveError, match="task 2"):
+        reader.put_back([(first, 1, b"frame"), (second, 2, b"frame")])
+    assert bench.dump() == before
 
 
 def test_of_too_many_dead_letters_the_oldest_go(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -609,3 +633,97 @@ def test_samples_are_kept_for_those_who_look(bench: Bench) -> None:
     found = reader.samples("a:default", last)
     assert found[-1][1] == b"%d" % (3 * MOST_SAMPLES - 1) and MOST_SAMPLES <= len(found) < 2 * MOST_SAMPLES
     owner.commit(frames=frames_for(1, b"frame"))  # and the commits go on as before
+
+
+# -- incarnations of the store (law 10)
+
+
+class Witness(Owner):
+    """An owner that remembers what it has seen of the store, as its slot does, and expects it at its next claim."""
+
+    step = 0
+    floor = 0
+
+    def commit(self, **changes: Any) -> Any:
+        found = super().commit(**(changes or {"journal": [(1, b"delta")]}))
+        self.step = found.step
+        return found
+
+    def mark(self) -> StoreMark:
+        claimed = self.claimed
+        return StoreMark(claimed.incarnation, claimed.generation, max(self.step, claimed.step), 1_700_000_000_000, self.floor)
+
+    def claim_again(self, accepts_loss: bool = False) -> Claim:
+        self.claimed = self.transport.claim(self.name, self.token_by_task, Expected(self.mark(), accepts_loss))
+        self.seq, self.step = self.claimed.seq, self.claimed.step
+        return self.claimed
+
+
+def test_writes_are_counted_and_a_store_that_has_them_all_stays_the_same_incarnation(bench: Bench) -> None:
+    owner = Witness(bench, "o", (1,))
+    before = owner.claimed
+    steps = [before.step, *(owner.commit().step for _ in range(3)), owner.commit(journal=[]).step]
+    assert steps == list(range(steps[0], steps[0] + 5))
+    after = owner.claim_again()
+    assert (after.incarnation, after.generation, after.loss) == (before.incarnation, before.generation, "")
+    assert before.incarnation
+
+
+def test_a_lost_tail_makes_a_new_incarnation_of_a_greater_generation(bench: Bench) -> None:
+    owner = Witness(bench, "o", (1,))
+    owner.floor = owner.commit().step
+    copy = bench.checkpoint()
+    before, former = [owner.commit() for _ in range(3)][-1].step, owner.claimed
+    bench.restore(copy)
+    found = owner.claim_again()
+    assert (found.generation, found.loss) == (former.generation + 1, "")
+    assert found.incarnation not in ("", former.incarnation)
+    assert found.step > before
+    owner.commit()
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_store_that_lost_more_than_its_tail_is_refused_unchanged(bench: Bench, is_empty: bool) -> None:
+    copy = bench.checkpoint()
+    owner = Witness(bench, "o", (1,))
+    owner.commit()
+    copy = copy if is_empty else bench.checkpoint()
+    owner.floor = owner.commit().step
+    owner.commit()
+    bench.restore(copy)
+    before, generation = bench.dump(), owner.claimed.generation
+    with pytest.raises(StoreLostError, match="Redis has lost"):
+        owner.claim_again()
+    assert bench.dump() == before
+    found = owner.claim_again(accepts_loss=True)
+    assert found.loss.startswith("Redis has lost")
+    assert found.generation == generation + 1
+    owner.commit()
+
+
+def test_the_generation_grows_over_one_older_copy_after_another(bench: Bench) -> None:
+    owner = Witness(bench, "o", (1,))
+    owner.commit()
+    copy, seen = bench.checkpoint(), [(owner.claimed.generation, owner.claimed.incarnation)]
+    for _ in range(3):
+        owner.floor = owner.commit().step
+        bench.restore(copy)
+        found = owner.claim_again(accepts_loss=True)
+        seen.append((found.generation, found.incarnation))
+    generations, ids = zip(*seen, strict=True)
+    assert list(generations) == sorted(set(generations))
+    assert len(set(ids)) == len(ids)
+
+
+def test_a_mark_of_a_former_incarnation_accuses_the_one_that_follows_it_no_more(bench: Bench) -> None:
+    copy = bench.checkpoint()
+    one, other = Witness(bench, "one", (1,)), Witness(bench, "other", (2,))
+    one.floor = one.commit().step
+    for _ in range(5):
+        other.floor = other.commit().step
+    bench.restore(copy)
+    first = one.claim_again(accepts_loss=True)
+    second = other.claim_again()
+    assert (second.generation, second.incarnation, second.loss) == (first.generation, first.incarnation, "")
+    one.commit()
+    other.commit()

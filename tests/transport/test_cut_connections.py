@@ -88,7 +88,22 @@ def test_a_dead_letter_is_put_back_once_wherever_the_connection_breaks(bench: Re
     with contextlib.closing(RedisReader(bench.address, bench.topology)) as reader:
         ids = [id for id, _ in reader.parked(10)]
         fault = bench.proxy.add_fault(cut, nth, b"EVALSHA")
-        assert [reader.put_back(id, 1, b"frame %d" % n) for n, id in enumerate(ids)] == [True, True]
+        assert [reader.put_back([(id, 1, b"frame %d" % n)]) for n, id in enumerate(ids)] == [[ids[0]], [ids[1]]]
+        assert fault.is_done
+        bench.proxy.deliver_late()
+        assert (reader.parked(10), bench.frames(1), reader.backlog()) == ([], [b"frame 0", b"frame 1"], {1: 14})
+
+
+@pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
+def test_several_dead_letters_are_put_back_once_wherever_the_connection_breaks(bench: RedisBench, cut: Cut) -> None:
+    bench.open().claim("o", {1: 1})
+    for data in (b"first", b"second"):
+        bench.client.xadd(bench.key("dead"), {"f": data})
+    with contextlib.closing(RedisReader(bench.address, bench.topology)) as reader:
+        ids = [id for id, _ in reader.parked(10)]
+        fault = bench.proxy.add_fault(cut, 1, b"EVALSHA")
+        several = [(ids[0], 1, b"frame 0"), ("1-1", 1, b"gone"), (ids[1], 1, b"frame 1")]
+        assert reader.put_back(several) == ids, "an answer that was cut is given again"
         assert fault.is_done
         bench.proxy.deliver_late()
         assert (reader.parked(10), bench.frames(1), reader.backlog()) == ([], [b"frame 0", b"frame 1"], {1: 14})

@@ -387,3 +387,16 @@ def test_data_of_an_older_version_are_refused_with_a_sentence(shared: RedisBench
         owner.claim()
     assert shared.dump() == before
     assert f"FRAMES = '{frames.VERSION}'" in Path(frames.__file__).with_name("claim.lua").read_text()
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["reconnects", "claims"])
+def test_half_a_commit_is_noticed_by_whoever_comes_after_a_restart(shared: RedisBench, is_new: bool) -> None:
+    """A torn append-only file brings back a commit that was begun and not ended; workers that go on have lost their connections."""
+    owner = Counter(shared, "n:1", 1)
+    owner.step()
+    shared.client.hincrby(shared.key("steps"), "begun", 1)
+    shared.proxy.cut_all()
+    before = shared.dump()
+    with pytest.raises(StoreInconsistentError, match="half of an earlier commit was read back"):
+        owner.claim() if is_new else owner.step()
+    assert shared.dump() == before

@@ -64,7 +64,7 @@ class ScriptedRedis:
                 return answer
         if b"EVALSHA" in request:
             self.evaluations += 1
-            return self._answers.pop(0) if self._answers else b"*1\r\n$2\r\nOK"
+            return self._answers.pop(0) if self._answers else CLAIMED
         for word, answer in (
             (b"SCRIPT", b"$3\r\nsha"),
             (b"LRANGE", b"*0"),
@@ -75,6 +75,9 @@ class ScriptedRedis:
             if word in request:
                 return answer
         return b"+OK"
+
+
+CLAIMED = b"*7\r\n$2\r\nOK\r\n$2\r\nid\r\n$1\r\nt\r\n:1\r\n$0\r\n\r\n$1\r\n0\r\n$1\r\n0"
 
 
 @pytest.fixture

@@ -1,0 +1,40 @@
+"""Sentences about a store that has lost data."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sparkstorm.errors import StoreLostError
+from sparkstorm.model.worker_spec import StoreMark
+
+LOST = "Redis has lost"
+"""Beginning of every sentence about a loss."""
+
+
+def lost_error(topology_id: str, known: StoreMark, found_step: int, found_ms: int) -> StoreLostError:
+    """Return the refusal of a store that has lost more than its tail."""
+    return StoreLostError(stop_text(topology_id, loss_text(topology_id, known, found_step, found_ms)))
+
+
+def loss_text(topology_id: str, known: StoreMark, found_step: int, found_ms: int) -> str:
+    """Return the first half of a sentence: what a store has lost, and since when."""
+    last = f"write {known.step:,} of {_time(known.time_ms)}"
+    if not found_step:
+        return f"{LOST} the data of topology {topology_id}: it is empty, and had come to {last}"
+    since = f"write {found_step:,}{f' of {_time(found_ms)}' if found_ms else ''}"
+    return f"{LOST} data of topology {topology_id}: all since {since}, and it had come to {last}"
+
+
+def stop_text(topology_id: str, loss: str) -> str:
+    """Return the sentence with which a worker refuses a store that has lost more than its tail."""
+    name = topology_id.rsplit("-", 2)[0]
+    return (
+        f"{loss}; targets of sinks keep what they have, so sources that read again would write those rows twice. Bring back a "
+        "newer copy of Redis, which is taken up within 30 s; or go on with what is left: sparkstorm rebalance "
+        f"{name} --wait 0 --yes -c topology.store.loss=continue (a run of your own: the same command with "
+        "-c topology.store.loss=continue); or kill the topology and submit it again (a run of your own: --fresh)"
+    )
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

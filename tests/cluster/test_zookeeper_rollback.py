@@ -1,0 +1,72 @@
+"""Checks that a session outlives a ZooKeeper that was emptied or put back to an older state."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.embedded import ZooKeeperServer
+from sparkstorm.errors import StoreUnavailableError
+
+WITHIN_S = 5.0
+
+
+@pytest.mark.parametrize("is_emptied", [True, False], ids=["emptied", "put back"])
+def test_a_server_without_what_a_session_has_seen_gets_a_new_session(
+    is_emptied: bool, own_zookeeper: ZooKeeperServer, tmp_path: Path
+) -> None:
+    data, older = own_zookeeper.data_dir / "zookeeper-data", tmp_path / "older"
+    user, password = own_zookeeper.identity
+    store = ZooKeeperStateStore(ZooKeeperAddress(own_zookeeper.hosts, "/storm", user, password, 4_000))
+    try:
+        store.put("/before", b"x")
+        own_zookeeper.stop()
+        shutil.copytree(data, older)
+        own_zookeeper.restart()
+        for number in range(50):
+            store.put(f"/forgotten/{number}", b"x")
+        own_zookeeper.stop()
+        shutil.rmtree(data)
+        if not is_emptied:
+            shutil.copytree(older, data)
+        own_zookeeper.restart()
+        began = time.monotonic()
+        store.put_ephemeral("/after", b"x")
+        assert time.monotonic() - began < WITHIN_S
+        assert (store.rollbacks, store.session_epoch) == (1, 1)
+        assert (store.get("/before") is None) is is_emptied
+        assert store.get("/forgotten/49") is None
+    finally:
+        store.close()
+
+
+def test_a_restarted_server_with_all_its_data_keeps_its_sessions(own_zookeeper: ZooKeeperServer) -> None:
+    user, password = own_zookeeper.identity
+    store = ZooKeeperStateStore(ZooKeeperAddress(own_zookeeper.hosts, "/storm", user, password, 30_000))
+    try:
+        store.put_ephemeral("/here", b"x")
+        own_zookeeper.kill()
+        time.sleep(2.5)  # long enough for a look at the server
+        own_zookeeper.restart()
+        assert store.get("/here") is not None
+        assert (store.rollbacks, store.session_epoch) == (0, 0)
+    finally:
+        store.close()
+
+
+def test_a_request_to_a_server_that_is_away_ends_within_its_limit(own_zookeeper: ZooKeeperServer) -> None:
+    user, password = own_zookeeper.identity
+    store = ZooKeeperStateStore(ZooKeeperAddress(own_zookeeper.hosts, "/storm", user, password, 4_000, request_timeout_ms=1_000))
+    try:
+        own_zookeeper.kill()
+        began = time.monotonic()
+        for request in (store.children, store.get, store.delete):
+            with pytest.raises(StoreUnavailableError, match="did not answer the request"):
+                request("/storm")
+        assert time.monotonic() - began < WITHIN_S
+    finally:
+        store.close()
