@@ -25,7 +25,8 @@ from sparkstorm.api.inputs import custom, fields, partial_key
 from sparkstorm.api.joins import JoinBolt
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink
 from sparkstorm.api.state import ExpiringState, KeyValueState
-from sparkstorm.api.windows import Count, Duration, FoldingBolt, TimedBolt, Timers, Window, WindowedBolt
+from sparkstorm.api.windows import Count as Count
+from sparkstorm.api.windows import Duration, FoldingBolt, TimedBolt, Timers, Window, WindowedBolt
 from sparkstorm.errors import InvalidTopologyError, SparkStormError
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.shared_memory import (
@@ -47,7 +48,6 @@ __all__ = [
     "ColumnBolt",
     "CombiningBolt",
     "Conf",
-    "Count",
     "Declarer",
     "Duration",
     "Effects",

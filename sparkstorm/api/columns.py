@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator, Mapping, Sequence
-from decimal import Decimal
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkstorm.api.collector import BasicOutputCollector
 from sparkstorm.api.components import BasicBolt
-from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.api.value_columns import declared_array, exact_array, plain_values
+from sparkstorm.errors import CodecError, InvalidTopologyError
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.column_types import ColumnType
 
@@ -41,7 +40,8 @@ class ColumnBolt(BasicBolt):
     that fails is undone and its rows are executed one by one, so that only the faulty row fails. What a batch emits descends
     from all of its rows: their trees are done when all of it is done. A class may define `execute` too, which is faster than
     batches of a few rows; both methods must then do the same. `types` gives Arrow types of fields that the values of one row
-    do not determine.
+    do not determine. No value changes: a column for which Arrow has no type that gives every value back has cells that are
+    values (`to_pylist()` gives them; docs/guarantees.md has the table).
     """
 
     types: Mapping[str, DataType] = {}
@@ -81,26 +81,25 @@ def check_batch(batch: object) -> None:
 
 
 def batch_of(fields: Sequence[str], columns: Sequence[Sequence[Any]], types: Mapping[str, DataType]) -> RecordBatch:
-    """Return columns of values as a batch; ArrowInvalid or ArrowTypeError when a column would change a value."""
+    """Return columns of values as a batch, each value unchanged.
+
+    ArrowInvalid for several rows that need more than one type; CodecError names a field whose declared type does not hold a value.
+    """
     import pyarrow as pa
 
-    arrays = [_array(column, types.get(field)) for field, column in zip(fields, columns, strict=True)]
+    arrays = [_array(field, column, types.get(field)) for field, column in zip(fields, columns, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, list(fields))
 
 
-def _array(column: Sequence[Any], kind: DataType | None) -> Any:
-    """Return an Arrow array, refusing what Arrow would convert: numbers to floats, bytes to text, mappings to one set of keys."""
+def _array(field: str, column: Sequence[Any], kind: DataType | None) -> Any:
     import pyarrow as pa
 
-    if kind is None and len(column) > 1:
-        kinds = set(map(type, column)) - {type(None)}
-        if len(kinds) > 1 or kinds & {list, dict}:
-            names = ", ".join(sorted(k.__name__ for k in kinds))
-            raise pa.ArrowInvalid(f"values of {names} in one column need a declared type")
-    fitting = None if kind is None else fitting_types(kind)
-    if fitting is not None and (other := set(map(type, column)) - fitting - {type(None)}):
-        raise pa.ArrowInvalid(f"a value of type {other.pop().__name__} in a column of {kind}")
-    return pa.array(column, kind)
+    if kind is None:
+        return exact_array(column)
+    try:
+        return declared_array(column, kind)
+    except pa.ArrowException as error:
+        raise CodecError(f"field '{field}': {error}; declare another type in `types`, or none") from error
 
 
 def arrow_type(kind: ColumnType) -> DataType:
@@ -119,28 +118,6 @@ def arrow_type(kind: ColumnType) -> DataType:
     return pa.struct(parts) if kind.name == "struct" else pa.type_for_alias(_ALIASES[kind.name])
 
 
-def fitting_types(kind: DataType) -> frozenset[type] | None:
-    """Return the Python types whose values an Arrow type of scalars holds; None for other types.
-
-    Arrow itself would take 1.5 for the whole number 1, true for 1.0 and bytes for text.
-    """
-    import pyarrow as pa
-
-    families: list[tuple[Any, frozenset[type]]] = [
-        (pa.types.is_boolean, frozenset({bool})),
-        (pa.types.is_integer, frozenset({int})),
-        (pa.types.is_floating, frozenset({float, int})),
-        (pa.types.is_string, frozenset({str})),
-        (pa.types.is_large_string, frozenset({str})),
-        (pa.types.is_binary, frozenset({bytes})),
-        (pa.types.is_large_binary, frozenset({bytes})),
-        (pa.types.is_date32, frozenset({datetime.date})),
-        (pa.types.is_timestamp, frozenset({datetime.datetime})),
-        (pa.types.is_decimal, frozenset({Decimal})),
-    ]
-    return next((types for is_kind, types in families if is_kind(kind)), None)
-
-
 def rows_of(batch: RecordBatch) -> list[tuple[Any, ...]]:
     """Return a batch as rows of plain values."""
     return list(values_of(batch))
@@ -151,26 +128,3 @@ def values_of(batch: RecordBatch) -> Iterator[tuple[Any, ...]]:
     if not batch.num_columns:
         return repeat((), batch.num_rows)
     return zip(*[plain_values(column) for column in batch.columns], strict=True)
-
-
-def plain_values(array: Any) -> list[Any]:
-    """Return an Arrow array's values as tuples carry them."""
-    import pyarrow as pa
-
-    values: list[Any] = array.to_pylist()
-    if pa.types.is_timestamp(array.type) and array.type.tz:  # Arrow's zones are those of whatever library is installed
-        return [None if value is None else value.astimezone(datetime.UTC) for value in values]
-    return [_plain(value, array.type) for value in values] if pa.types.is_nested(array.type) else values
-
-
-def _plain(value: Any, kind: Any) -> Any:
-    """Return a value with Arrow's maps, which are lists of pairs, as mappings."""
-    import pyarrow as pa
-
-    if value is None or not pa.types.is_nested(kind):
-        return value
-    if pa.types.is_map(kind):
-        return {key: _plain(item, kind.item_type) for key, item in value}
-    if pa.types.is_struct(kind):
-        return {field.name: _plain(value[field.name], field.type) for field in kind}
-    return [_plain(item, kind.value_type) for item in value]

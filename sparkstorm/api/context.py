@@ -23,7 +23,8 @@ class TopologyContext:
     """One task's view of its topology (Storm's TopologyContext).
 
     `resources` is shared by all tasks of the worker. `column_streams` are the component's streams to which a ColumnBolt subscribes:
-    a spout that has Arrow batches emits them there as they are.
+    a spout that has Arrow batches emits them there as they are. `incarnation` is the random id of the topology's store
+    since it last lost data; with it a sink can name an epoch so that no other ever has its name.
     """
 
     topology_id: str
@@ -35,6 +36,7 @@ class TopologyContext:
     now_ms: Callable[[], int]
     resources: dict[str, Any] = field(default_factory=dict, compare=False)
     column_streams: frozenset[str] = frozenset()
+    incarnation: str = ""
 
     def component_tasks(self, component: str) -> list[int]:
         """Return the task ids of a component, sorted."""

@@ -7,7 +7,7 @@ A decorated function stays the function it was, so it can be called in a test an
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, TypeVar, overload
 
@@ -214,6 +214,11 @@ def _raise_inside(rows: Any, error: Exception) -> NoReturn:
 
 
 def _decorator(declared: Declaration) -> Callable[[FunctionT], FunctionT]:
+    for each in declared.outputs:
+        if not isinstance(each, Iterable):  # the build refuses a list, and names the function and its line
+            raise TypeError(
+                f"{declared.kind}({each!r:.40}): outputs are names of fields as texts, or one mapping of names to types"
+            )
     return lambda function: _marked(function, declared)
 
 

@@ -86,5 +86,13 @@ class TransactionalSink:
         if prepared is not None:
             self.commit(epoch, prepared)
 
+    def last_epoch(self) -> int | None:
+        """Return the last epoch of this task that the target has, 0 without one; None where the target cannot tell.
+
+        Called after `recover`. The next epoch gets a greater number, so that a target never takes it for one that is done, also
+        when the topology's store has lost commits that the target has not.
+        """
+        return None
+
     def cleanup(self) -> None:
         """Release resources: called when the worker stops in an orderly way, not when it is killed."""

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from sparkstorm.api.columns import ColumnBolt, batch_of, check_batch, rows_of
+from sparkstorm.api.value_columns import plain_values
 from sparkstorm.errors import CodecError, InvalidTopologyError
 from sparkstorm.executor.emitter import Emitter, Route, Subscription
 from sparkstorm.executor.pieces import is_piece, unfold
 from sparkstorm.executor.runner import BasicCollector, BasicRunner, Row
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import USER_ERRORS
+from sparkstorm.executor.user_traceback import USER_ERRORS, raise_out_of_memory
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.grouping.routes import Rows
 from sparkstorm.model.failure import Failure
@@ -73,7 +74,8 @@ class ColumnRunner(BasicRunner):
             emitter.roots = self.roots_of(part)
             self._column_bolt.execute_batch(batch, part[0][2], self._columns)
             return True
-        except USER_ERRORS:  # of a column that holds no such values together, or the user's
+        except USER_ERRORS as error:  # of a column that holds no such values together, or the user's
+            raise_out_of_memory(error)
             emitter.roll_back(mark)
             if state is not None:
                 state.roll_back(undo_mark)
@@ -110,11 +112,24 @@ class BatchEmitter:
             self._divide_by_stream[stream] = dividers_of(route)
         dividers = self._divide_by_stream[stream]
         if plain is None or dividers is None or not emitter.takes_pieces:
-            for values in rows_of(batch):
+            for values in self._rows(batch, route):
                 emitter.emit(values, stream)
             return
         pieces = [piece for divide in dividers for piece in divide(plain)]
         emitter.put_pieces(route, pieces or [(emitter.unread, plain)], plain.num_rows)
+
+    def _rows(self, batch: Any, route: Route) -> list[tuple[Any, ...]]:
+        """Return a batch as rows; CodecError names the field of a column whose values no tuple carries."""
+        try:
+            return rows_of(batch)
+        except CodecError:
+            for field, column in zip(route.source.fields, batch.columns, strict=True):
+                try:
+                    plain_values(column)
+                except CodecError as error:
+                    where = f"component '{self._emitter.component}', stream '{route.source.stream}', field '{field}'"
+                    raise CodecError(f"{where}: {error}") from error
+            raise
 
     def plain(self, batch: Any, route: Route) -> Any:
         """Return a batch as it is sent, under the names of the stream's fields; None when it has to go row by row."""

@@ -311,7 +311,7 @@ class LazyState(MemoryState):
 
     def _packed_key(self, key: Any) -> bytes:
         if type(key) not in _PLAIN:
-            self._check_key(key)
+            key = self._new_key(key)
             key = tuple(map(_canonical, key)) if type(key) is tuple else _canonical(key)
         return self._codec.pack(key)
 

@@ -13,7 +13,7 @@ from sparkstorm.executor.deferred_emits import Anchors, Call, DeferredEmits, anc
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.runner import FailedInput, ReportError, report_of
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of
+from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of, raise_out_of_memory
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tuples import Tuple
 
@@ -101,6 +101,7 @@ class ManualRunner:
             try:
                 self._posts.popleft()()
             except USER_ERRORS as error:  # a grouping of the user's
+                raise_out_of_memory(error)
                 self._emitter.roll_back(mark)
                 self.report_error(error)
         self._sort_out(())

@@ -170,10 +170,11 @@ class BasicRunner:
     def execute_values(self, values: Iterator[tuple[Any, ...]], source: Source) -> list[FailedInput]:
         """Execute values of one source that belong to no tree; a failed one leaves no trace but its entry in the result.
 
-        What undoes a row is forgotten once it is done: nothing is left in the state's `undo` for a commit.
+        What undoes a row is forgotten once it is done: nothing is left in the state's `undo` for a commit. An error of the
+        iterator itself is raised as it is: no input is to blame, and what the rows before it emitted stays.
         """
         failures: list[FailedInput] = []
-        marks: list[Any] = [(), 0, 0]  # values and lengths of log and undo where a call raised
+        marks: list[Any] = [None, 0, 0]  # values and lengths of log and undo where a call raised
         run = self._execute_values if core is None else core.run_values
         emitter, undo = self._emitter, self._state.undo if self._state is not None else list[Any]()
         undo.clear()
@@ -182,10 +183,13 @@ class BasicRunner:
                 run(values, source, self.bolt.execute, self._collector, emitter, emitter.log, undo, marks, Tuple)
                 return failures
             except USER_ERRORS as error:
+                if marks[0] is None:
+                    raise
                 emitter.roll_back(marks[1])
                 if self._state is not None:
                     self._state.roll_back(0)
                 failures.append((Tuple(marks[0], 0, source), failure_of(error)))
+                marks[0] = None
 
     @staticmethod
     def _execute_values(
@@ -200,7 +204,7 @@ class BasicRunner:
         kind: type[Tuple],
     ) -> None:
         emitter.roots, mark = 0, len(log)
-        row: tuple[Any, ...] = ()
+        row: tuple[Any, ...] | None = None
         tup = kind((), 0, source)
         ours_alone = getrefcount(tup)
         try:
@@ -211,6 +215,7 @@ class BasicRunner:
                 mark = len(log)
                 execute(tup, collector)
                 undo.clear()  # a short list stays in the processor's caches
+                row = None
         except USER_ERRORS:
             marks[:2] = row, mark
             raise

@@ -9,7 +9,7 @@ from sparkstorm.api.sinks import RefusedRows, TransactionalSink
 from sparkstorm.errors import CodecError, WorkerFailedError
 from sparkstorm.executor.runner import FailedInput
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, failure_of
+from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, failure_of, raise_out_of_memory
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import Codec
 
@@ -51,6 +51,7 @@ class SinkRunner:
         self._is_recovered = self._is_open = self._is_prepared = False
         self._is_committed = last.prepared is not None  # in the store, and not yet in the target
         self._news: list[Any] | None = None  # [epoch, prepared] for the next commit
+        self.forgotten: tuple[int, int] | None = None  # last epochs of store and target, where the target has the newer one
         self._is_known = last.number > 0  # the journal says that it is a sink's: a savepoint waits for its rows
         self._flush_ms = round(sink.flush_secs * 1000)
         self._takes_many = _takes_many(sink)
@@ -83,7 +84,8 @@ class SinkRunner:
         """Write tuples at once; False when some row fails, which has then to be found."""
         try:
             self.bolt.write_all(tuples)
-        except USER_ERRORS:
+        except USER_ERRORS as error:
+            raise_out_of_memory(error)
             return False
         self._rows += len(tuples)
         if self._flush_ms:
@@ -163,12 +165,19 @@ class SinkRunner:
         except RefusedRows as refusal:
             refused = refusal.rows
         if not self._is_recovered:
+            self._note_last(self.bolt.last_epoch())
             self._is_recovered = True
             self._write_again()
         if self._is_committed:
             self._is_committed, self._value = False, None
             self._news = [self._epoch, None]
         return refused
+
+    def _note_last(self, last: int | None) -> None:
+        """Begin a new range of numbers when the target has epochs that the store has lost."""
+        if last is not None and last > self._epoch:
+            self.forgotten = (self._epoch, last)
+            self._next = max(self._next, (((last >> _GENERATION_BITS) + 1) << _GENERATION_BITS) + 1)
 
     def _write_again(self) -> None:
         """Write what an earlier owner has kept of an epoch that had not ended."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
 from decimal import Decimal
+from itertools import chain
 from operator import itemgetter
 from sys import getrefcount
 from typing import Any, NamedTuple
@@ -16,11 +17,12 @@ from uuid import UUID
 from sparkstorm.errors import CodecError
 from sparkstorm.model.compiled import core
 from sparkstorm.model.tuples import Tuple
-from sparkstorm.model.values.codec import KEYS, SCALARS, Codec
+from sparkstorm.model.values.codec import KEYS, SCALARS, Codec, plain_scalar
 
 MISSING: Any = object()
 """In place of a value: there is none under the key."""
 _KINDS: tuple[Any, ...] = (bool | int | float | Decimal, str, bytes, datetime, date, UUID)  # a datetime is a date too
+_KEYS_AND_TUPLES = KEYS | {tuple}
 _NUMBERS = frozenset({int, float, bool, Decimal})
 
 
@@ -37,7 +39,7 @@ class Cells(NamedTuple):
 class MemoryState:
     """KeyValueState over a dict; each change appends key, former and new value to `undo`, from which the commit is made."""
 
-    __slots__ = ("_codec", "_data", "_has_deleted", "_unchecked", "undo", "used")
+    __slots__ = ("_codec", "_data", "_has_deleted", "_unchecked", "scanned", "undo", "used")
 
     def __init__(self, codec: Codec, is_strict: bool = False) -> None:
         self._codec = codec
@@ -48,6 +50,7 @@ class MemoryState:
         # is made without looking a key up again: beyond some 50,000 keys each look-up misses the processor's caches.
         self.undo: list[Any] = []
         self._has_deleted = False  # since the last take_changes()
+        self.scanned = 0  # keys that calls of `scan` have read
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The value under a key; lists and mappings are handed out as copies, so that undo stays possible."""
@@ -61,7 +64,7 @@ class MemoryState:
         data = self._data
         former = data.get(key, MISSING)
         if former is MISSING:
-            self._check_key(key)
+            key = self._new_key(key)
         undo = self.undo
         undo.append(key)
         undo.append(former)
@@ -73,7 +76,7 @@ class MemoryState:
         data = self._data
         former = data.get(key, MISSING)
         if former is MISSING:
-            self._check_key(key)
+            key = self._new_key(key)
             total = amount
         else:
             try:
@@ -181,6 +184,7 @@ class MemoryState:
         """Keys from `start` to before `stop`, or that begin with `prefix`, in order, each with its value."""
         low, high = order_of(start), order_of(stop)
         found = []
+        self.scanned += len(self)
         for key, value in self.every_pair():
             place = order_of(key)
             if (start is None or place >= low) and (stop is None or place < high) and (prefix is None or _begins(key, prefix)):
@@ -223,7 +227,10 @@ class MemoryState:
 
     def take_changes(self) -> tuple[list[tuple[Any, Any]], list[Any]]:
         """Return changed (key, value) pairs and deleted keys since the last call."""
-        value_by_key = dict(zip(self.undo[::3], self.undo[2::3], strict=True))  # the last one of a key wins
+        keys = self.undo[::3]
+        if not _are_plain(keys):
+            keys = list(map(_plain_key, keys))
+        value_by_key = dict(zip(keys, self.undo[2::3], strict=True))  # the last one of a key wins
         self.undo.clear()
         deleted = [k for k, value in value_by_key.items() if value is MISSING] if self._has_deleted else []
         for key in deleted:
@@ -283,6 +290,14 @@ class MemoryState:
         except CodecError:
             return False
         return True
+
+    def _new_key(self, key: Any) -> Any:
+        """Return a key as the state keeps it; CodecError for what is no key."""
+        if type(key) in SCALARS and self._unchecked and key == key:
+            return key
+        key = _plain_key(key)
+        self._check_key(key)
+        return key
 
     def _check_key(self, key: Any) -> None:
         if type(key) in SCALARS and self._unchecked and key == key:
@@ -373,6 +388,18 @@ def keys_of(keys: Any) -> Any:
     if hasattr(keys, "columns"):
         return list(zip(*(column.to_pylist() for column in keys.columns), strict=True))
     return keys.to_pylist() if hasattr(keys, "to_pylist") else keys
+
+
+def _are_plain(keys: Sequence[Any]) -> bool:
+    """Return whether no key holds a scalar of numpy's, which is found under the plain key that it equals."""
+    kinds = set(map(type, keys))
+    if tuple in kinds:
+        kinds.update(map(type, chain.from_iterable(key for key in keys if type(key) is tuple)))
+    return kinds <= _KEYS_AND_TUPLES
+
+
+def _plain_key(key: Any) -> Any:
+    return tuple(map(plain_scalar, key)) if type(key) is tuple else plain_scalar(key)
 
 
 def order_of(key: Any) -> tuple[Any, ...]:

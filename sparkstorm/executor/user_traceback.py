@@ -7,15 +7,21 @@ import linecache
 import sys
 import threading
 from asyncio import CancelledError
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_stack, walk_tb
 from types import FrameType
 from typing import NamedTuple
 
+from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkStormError, WorkerFailedError
 from sparkstorm.model.failure import MAX_TEXT, MAX_TRACEBACK, Failure, FailureKind
 
 USER_ERRORS = (Exception, SystemExit, CancelledError, GeneratorExit)
-"""Errors that fail an input when user code raises them; an interrupt of the process is none, nor an outcome of a test."""
+"""Errors that fail an input when user code raises them; an interrupt of the process is none, nor an outcome of a test.
+
+A handler passes them to `failure_of` or `raise_out_of_memory`: MemoryError ends the worker.
+"""
 _OURS = str(Path(__file__).parents[1])
 
 
@@ -87,10 +93,43 @@ def describe_error(error: BaseException | str) -> str:
 
 
 def failure_of(error: BaseException | str, kind: FailureKind = FailureKind.RAISED) -> Failure:
-    """Return the failure that an error of user code is; a text is the reason of a fail or a report."""
+    """Return the failure that an error of user code is; a text is the reason of a fail or a report.
+
+    MemoryError is raised again, unless user code itself reports it.
+    """
     if not isinstance(error, BaseException):
         return Failure(kind, describe_error(error))
+    if kind is FailureKind.RAISED:
+        raise_out_of_memory(error)
     return Failure(kind, describe_error(error), traceback=traceback_of(error))
+
+
+@contextmanager
+def preparing(component: str, task: int, report: Callable[[Failure], None]) -> Iterator[None]:
+    """Report what a task's open, prepare or restore raises; WorkerFailedError for errors that are not ours.
+
+    The record stays when the worker's heartbeat goes, as it does once an upgrade is taken back.
+    """
+    try:
+        yield
+    except SparkStormError as error:
+        if isinstance(error, WorkerFailedError | InvalidTopologyError | InvalidConfigError):  # of a migration, or a connector
+            cause = error.__cause__ or error
+            report(Failure(FailureKind.RAISED, str(error)[:MAX_TEXT], component, task, traceback=traceback_of(cause)))
+        raise
+    except USER_ERRORS as error:
+        words = f"could not be prepared: {describe_error(error)}"
+        report(Failure(FailureKind.RAISED, words, component, task, traceback=traceback_of(error)))
+        raise WorkerFailedError(f"component '{component}' (task {task}) {words}") from error
+
+
+def raise_out_of_memory(error: BaseException) -> None:
+    """Raise a MemoryError again, which ends the worker: the rows that follow would meet the same full process.
+
+    The next process goes row by row, so that a row which alone needs too much is found and parked.
+    """
+    if isinstance(error, MemoryError):
+        raise error
 
 
 def traceback_of(error: BaseException) -> str:

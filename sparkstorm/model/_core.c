@@ -29,6 +29,20 @@ slot_of(PyObject *type, const char *name)
     return offset;
 }
 
+/* Where a class of tuples has its fields; -1 with an error. */
+typedef struct {
+    Py_ssize_t values, roots, source;
+} Fields;
+
+static int
+take_fields(PyObject *type, Fields *fields)
+{
+    return (fields->values = slot_of(type, "values")) < 0 || (fields->roots = slot_of(type, "roots")) < 0 ||
+                   (fields->source = slot_of(type, "source")) < 0
+               ? -1
+               : 0;
+}
+
 static inline void
 set_slot(PyObject *object, Py_ssize_t offset, PyObject *value)
 {
@@ -487,9 +501,9 @@ run_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
             PyErr_SetString(PyExc_ValueError, "rows begin at 0");
         return NULL;
     }
-    Py_ssize_t of_values = slot_of(args[8], "values"), of_roots = slot_of(args[8], "roots"), of_source = slot_of(args[8], "source");
-    Py_ssize_t emitter_roots = slot_of((PyObject *)Py_TYPE(emitter), "roots");
-    if (of_values < 0 || of_roots < 0 || of_source < 0 || emitter_roots < 0)
+    Fields of;
+    Py_ssize_t emitter_roots = take_fields(args[8], &of) < 0 ? -1 : slot_of((PyObject *)Py_TYPE(emitter), "roots");
+    if (emitter_roots < 0)
         return NULL;
     PyObject *tuple = NULL, *result;
     Py_ssize_t mark = 0, undo_mark = 0;
@@ -505,9 +519,9 @@ run_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
             if (tuple == NULL)
                 return NULL;
         }
-        set_slot(tuple, of_values, PyTuple_GET_ITEM(row, 0));
-        set_slot(tuple, of_roots, PyTuple_GET_ITEM(row, 1));
-        set_slot(tuple, of_source, PyTuple_GET_ITEM(row, 2));
+        set_slot(tuple, of.values, PyTuple_GET_ITEM(row, 0));
+        set_slot(tuple, of.roots, PyTuple_GET_ITEM(row, 1));
+        set_slot(tuple, of.source, PyTuple_GET_ITEM(row, 2));
         set_slot(emitter, emitter_roots, PyTuple_GET_ITEM(row, 1));
         mark = PyList_GET_SIZE(log);
         undo_mark = PyList_GET_SIZE(undo);
@@ -539,7 +553,7 @@ run_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
 PyDoc_STRVAR(run_values_doc,
              "run_values(values, source, execute, collector, emitter, log, undo, marks, tuple_type): execute values of one source, with 0\n"
              "as roots, forgetting what undoes a row once it is done. Where a call raises, `marks` gets the values and the lengths\n"
-             "that log and undo had before it. Twin: BasicRunner.execute_values.");
+             "that log and undo had before it; what the iterator raises leaves them as they are. Twin: BasicRunner.execute_values.");
 
 static PyObject *
 run_values(PyObject *module, PyObject *const *args, Py_ssize_t count)
@@ -551,9 +565,9 @@ run_values(PyObject *module, PyObject *const *args, Py_ssize_t count)
     }
     PyObject *source = args[1], *execute = args[2], *collector = args[3], *emitter = args[4], *log = args[5], *undo = args[6];
     PyTypeObject *type = (PyTypeObject *)args[8];
-    Py_ssize_t of_values = slot_of(args[8], "values"), of_roots = slot_of(args[8], "roots"), of_source = slot_of(args[8], "source");
-    Py_ssize_t emitter_roots = slot_of((PyObject *)Py_TYPE(emitter), "roots");
-    if (of_values < 0 || of_roots < 0 || of_source < 0 || emitter_roots < 0)
+    Fields of;
+    Py_ssize_t emitter_roots = take_fields(args[8], &of) < 0 ? -1 : slot_of((PyObject *)Py_TYPE(emitter), "roots");
+    if (emitter_roots < 0)
         return NULL;
     PyObject *tuple = NULL, *values, *result, *zero = PyLong_FromLong(0);
     if (zero == NULL)
@@ -568,10 +582,10 @@ run_values(PyObject *module, PyObject *const *args, Py_ssize_t count)
                 Py_DECREF(values);
                 break;
             }
-            set_slot(tuple, of_roots, zero);
-            set_slot(tuple, of_source, source);
+            set_slot(tuple, of.roots, zero);
+            set_slot(tuple, of.source, source);
         }
-        set_slot(tuple, of_values, values);
+        set_slot(tuple, of.values, values);
         mark = PyList_GET_SIZE(log);
         PyObject *call[3] = {NULL, tuple, collector};
         result = PyObject_Vectorcall(execute, call + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
@@ -610,8 +624,8 @@ has_plain_cells(PyObject *rows, const Cells *cells)
 {
     PyObject *source = NULL;
     Py_ssize_t least = cells->time_at > cells->key_at ? cells->time_at : cells->key_at;
-    for (Py_ssize_t at = 0; at < PyList_GET_SIZE(rows); at++) {
-        PyObject *row = PyList_GET_ITEM(rows, at), *values;
+    for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(rows); at++) {
+        PyObject *row = PyTuple_GET_ITEM(rows, at), *values;
         if (!PyTuple_CheckExact(row) || PyTuple_GET_SIZE(row) != 3)
             return 0;
         values = PyTuple_GET_ITEM(row, 0);
@@ -646,20 +660,25 @@ fold_cells(PyObject *module, PyObject *const *args, Py_ssize_t count)
     }
     if (!PyArg_ParseTuple(args[1], "nnLLL", &cells.time_at, &cells.key_at, &cells.length, &cells.floor, &cells.last))
         return NULL;
-    PyObject *rows = args[0], *data = args[2], *undo = args[3], *initial = args[5], *fold = args[6], *normalise = args[7];
+    PyObject *data = args[2], *undo = args[3], *initial = args[5], *fold = args[6], *normalise = args[7];
     PyObject *check_key = args[8], *missing = args[9];
     PyTypeObject *type = (PyTypeObject *)args[10];
     int takes_scalars = PySet_GET_SIZE(args[4]) > 0;
-    Py_ssize_t of_values = slot_of(args[10], "values"), of_roots = slot_of(args[10], "roots"), of_source = slot_of(args[10], "source");
-    if (of_values < 0 || of_roots < 0 || of_source < 0)
+    Fields of;
+    if (take_fields(args[10], &of) < 0)
         return NULL;
-    if (cells.length <= 0 || cells.floor < 0 || cells.time_at < 0 || cells.key_at < 0 || !has_plain_cells(rows, &cells))
+    PyObject *rows = PyList_AsTuple(args[0]); /* a fold may change the list after its rows were looked at */
+    if (rows == NULL)
+        return NULL;
+    if (cells.length <= 0 || cells.floor < 0 || cells.time_at < 0 || cells.key_at < 0 || !has_plain_cells(rows, &cells)) {
+        Py_DECREF(rows);
         Py_RETURN_NONE;
+    }
     PyObject *mark = PyUnicode_InternFromString("a"), *begun = PyList_New(0), *tuple = NULL, *start = NULL;
     long long start_ms = -1;
     int failed = mark == NULL || begun == NULL;
-    for (Py_ssize_t at = 0; !failed && at < PyList_GET_SIZE(rows); at++) {
-        PyObject *row = Py_NewRef(PyList_GET_ITEM(rows, at)), *values = PyTuple_GET_ITEM(row, 0), *value = NULL;
+    for (Py_ssize_t at = 0; !failed && at < PyTuple_GET_SIZE(rows); at++) {
+        PyObject *row = PyTuple_GET_ITEM(rows, at), *values = PyTuple_GET_ITEM(row, 0), *value = NULL;
         long long at_ms = PyLong_AsLongLong(PyTuple_GET_ITEM(values, cells.time_at));
         if (start == NULL || start_ms != at_ms - at_ms % cells.length) {
             start_ms = at_ms - at_ms % cells.length;
@@ -674,13 +693,12 @@ fold_cells(PyObject *module, PyObject *const *args, Py_ssize_t count)
         Py_hash_t hash = key == NULL ? -1 : PyObject_Hash(key);
         if (hash == -1) {
             Py_XDECREF(key);
-            Py_DECREF(row);
             failed = 1;
             break;
         }
-        set_slot(tuple, of_values, values);
-        set_slot(tuple, of_roots, PyTuple_GET_ITEM(row, 1));
-        set_slot(tuple, of_source, PyTuple_GET_ITEM(row, 2));
+        set_slot(tuple, of.values, values);
+        set_slot(tuple, of.roots, PyTuple_GET_ITEM(row, 1));
+        set_slot(tuple, of.source, PyTuple_GET_ITEM(row, 2));
         PyObject *former = Py_XNewRef(_PyDict_GetItem_KnownHash(data, key, hash)), *begin = NULL;
         if (former != NULL)
             begin = is_scalar(former) ? Py_NewRef(former) : PyObject_CallOneArg(normalise, former);
@@ -702,11 +720,11 @@ fold_cells(PyObject *module, PyObject *const *args, Py_ssize_t count)
         Py_XDECREF(former);
         Py_XDECREF(value);
         Py_DECREF(key);
-        Py_DECREF(row);
     }
     Py_XDECREF(mark);
     Py_XDECREF(tuple);
     Py_XDECREF(start);
+    Py_DECREF(rows);
     if (failed)
         Py_CLEAR(begun);
     return begun;

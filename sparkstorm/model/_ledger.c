@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum { EMPTY = 0, BURIED = -1, UNKNOWN_TASK = -1 };
-enum { LIVE, USED, NEWEST, CHANGED, REMOVED, CANDIDATES, ACKED, FAILED };
+enum { LIVE, USED, NEWEST, CHANGED, REMOVED, CANDIDATES, ACKED, FAILED, COUNTERS };
 enum { BUCKET_BITS = 3, FAILED_BIT = 4, CHANGED_BIT = 8, STORED_BIT = 16 };
 #define MOST_TASK (((int64_t)1 << 31) - 1)
 #define MOST_BUFFERS 16
@@ -16,7 +16,7 @@ typedef struct {
     int64_t *ids, *values, *counters, *changed, *removed;
     int32_t *tasks;
     uint8_t *flags;
-    int64_t places;
+    int64_t places, changed_size, removed_size;
 } Table;
 
 static void
@@ -38,6 +38,60 @@ take_buffers(PyObject *const *args, Py_buffer *buffers, int count, unsigned writ
     return 0;
 }
 
+/* Whether a column has numbers of this size, as many as it should; -1: any number of them. */
+static inline int
+has_numbers(const Py_buffer *column, size_t size, int64_t count)
+{
+    return column->len % (Py_ssize_t)size == 0 && (uintptr_t)column->buf % size == 0 && (count < 0 || column->len / (Py_ssize_t)size == count);
+}
+
+static int
+are_places(const Py_buffer *b)
+{
+    int64_t places = b[0].len / 8;
+    if (places > 0 && has_numbers(&b[0], 8, -1) && has_numbers(&b[1], 8, places) && has_numbers(&b[2], 4, places) && b[3].len == places)
+        return 1;
+    PyErr_SetString(PyExc_ValueError, "the columns of a table have no places, or different numbers of them");
+    return 0;
+}
+
+/* The table of seven columns; 0 with ValueError when they, the counters or the limit do not fit together. */
+static int
+take_table(Table *t, const Py_buffer *b, int64_t limit)
+{
+    if (!are_places(b))
+        return 0;
+    *t = (Table){.ids = b[0].buf, .values = b[1].buf, .tasks = b[2].buf, .flags = b[3].buf, .counters = b[4].buf, .changed = b[5].buf,
+                 .removed = b[6].buf, .places = b[0].len / 8, .changed_size = b[5].len / 8, .removed_size = b[6].len / 8};
+    int64_t *c = t->counters;
+    if (!has_numbers(&b[5], 8, -1) || !has_numbers(&b[6], 8, -1))
+        PyErr_SetString(PyExc_ValueError, "the columns of a table are no columns of numbers");
+    else if (!has_numbers(&b[4], 8, COUNTERS) || c[LIVE] < 0 || c[USED] < 0 || c[USED] > t->places || c[LIVE] > c[USED] || c[NEWEST] < 0 ||
+             c[NEWEST] >= BUCKET_BITS || c[CHANGED] < 0 || c[CHANGED] > INT64_MAX / 2 || c[REMOVED] < 0 || c[REMOVED] > t->removed_size)
+        PyErr_SetString(PyExc_ValueError, "the counters of a table are none that it can have");
+    else if (limit >= t->places)
+        PyErr_SetString(PyExc_ValueError, "a limit that leaves no place of a table empty");
+    else
+        return 1;
+    return 0;
+}
+
+static int
+is_log(const Py_buffer *column)
+{
+    if (has_numbers(column, 8, -1))
+        return 1;
+    PyErr_SetString(PyExc_ValueError, "the columns of a table are no columns of numbers");
+    return 0;
+}
+
+static int
+refuse_full(void)
+{
+    PyErr_SetString(PyExc_ValueError, "a table has no empty place, though its counters say so");
+    return -1;
+}
+
 static inline int64_t
 home_of(int64_t root, int64_t places)
 {
@@ -45,15 +99,20 @@ home_of(int64_t root, int64_t places)
     return (int64_t)((((mixed * 0x9E3779B1) & 0xFFFFFFFF) * (uint64_t)places) >> 32);
 }
 
+/* The root's place, the complement of the empty one where it would go, or FULL when a table that has none empty has no such root. */
+#define FULL INT64_MIN
 static inline int64_t
 place_of(const int64_t *ids, int64_t places, int64_t root)
 {
     int64_t at = home_of(root, places);
-    while (ids[at] != root) {
+    for (int rounds = 0; ids[at] != root;) {
         if (ids[at] == EMPTY)
             return ~at;
-        if (++at == places)
+        if (++at == places) {
+            if (rounds++)
+                return FULL;
             at = 0;
+        }
     }
     return at;
 }
@@ -68,8 +127,9 @@ is_within(const Py_buffer *column, int64_t least, int64_t most)
     return 1;
 }
 
+/* Rows done; -1 with an error. */
 static int64_t
-apply_rows(Table *t, const Py_buffer *b, int64_t changed_size, int64_t *candidates, int64_t *hints, int64_t start, int64_t limit)
+apply_rows(Table *t, const Py_buffer *b, int64_t *candidates, int64_t *hints, int64_t start, int64_t limit)
 {
     const int64_t *init_roots = b[0].buf, *init_values = b[1].buf, *init_tasks = b[2].buf;
     const int64_t *ack_roots = b[3].buf, *ack_values = b[4].buf, *fail_roots = b[5].buf;
@@ -81,6 +141,8 @@ apply_rows(Table *t, const Py_buffer *b, int64_t changed_size, int64_t *candidat
         int64_t root = row < inits ? init_roots[row] : row < acks ? ack_roots[row - inits] : fail_roots[row - acks];
         int64_t at = place_of(t->ids, t->places, root);
         if (at < 0) {
+            if (at == FULL)
+                return refuse_full();
             at = ~at;
             t->ids[at] = root;
             t->values[at] = 0;
@@ -90,7 +152,7 @@ apply_rows(Table *t, const Py_buffer *b, int64_t changed_size, int64_t *candidat
         }
         if (!(t->flags[at] & CHANGED_BIT)) {
             t->flags[at] |= CHANGED_BIT;
-            if (logged < changed_size)
+            if (logged < t->changed_size)
                 t->changed[logged] = root;
             logged++;
         }
@@ -114,14 +176,18 @@ apply_rows(Table *t, const Py_buffer *b, int64_t changed_size, int64_t *candidat
     return row;
 }
 
-/* Free a place: later roots of its run move back, so that no search stops short of them. */
-static void
+/* Free a place: later roots of its run move back, so that no search stops short of them; -1 with an error. */
+static int
 take_out(Table *t, int64_t hole)
 {
+    int rounds = 0;
     for (int64_t at = hole, gap = 0;;) {
         gap++;
-        if (++at == t->places)
+        if (++at == t->places) {
+            if (rounds++)
+                return refuse_full();
             at = 0;
+        }
         int64_t root = t->ids[at];
         if (root == EMPTY)
             break;
@@ -136,9 +202,11 @@ take_out(Table *t, int64_t hole)
         }
     }
     t->ids[hole] = EMPTY;
+    return 0;
 }
 
-static void
+/* -1 with an error. */
+static int
 settle_rows(Table *t, const int64_t *candidates, int64_t *out_roots, int64_t *out_tasks, int64_t size)
 {
     int64_t acked = 0, failed = 0;
@@ -151,14 +219,21 @@ settle_rows(Table *t, const int64_t *candidates, int64_t *out_roots, int64_t *ou
         int64_t out = t->values[hole] == 0 ? acked++ : size - 1 - failed++;
         out_roots[out] = root;
         out_tasks[out] = t->tasks[hole];
-        if (t->flags[hole] & STORED_BIT)
+        if (t->flags[hole] & STORED_BIT) {
+            if (t->counters[REMOVED] >= t->removed_size) {
+                PyErr_SetString(PyExc_ValueError, "no room for a removed root");
+                return -1;
+            }
             t->removed[t->counters[REMOVED]++] = root;
-        take_out(t, hole);
+        }
+        if (take_out(t, hole) < 0)
+            return -1;
     }
     t->counters[ACKED] = acked;
     t->counters[FAILED] = failed;
     t->counters[LIVE] -= acked + failed;
     t->counters[USED] -= acked + failed;
+    return 0;
 }
 
 static int
@@ -181,14 +256,20 @@ apply_batch(PyObject *module, PyObject *const *args, Py_ssize_t count)
     int64_t start = PyLong_AsLongLong(args[16]), limit = PyLong_AsLongLong(args[17]);
     if (PyErr_Occurred() || take_buffers(args, b, 16, 0xE07F) < 0)
         return NULL;
-    Table t = {.ids = b[0].buf, .values = b[1].buf, .tasks = b[2].buf, .flags = b[3].buf, .counters = b[4].buf,
-               .changed = b[5].buf, .removed = b[6].buf, .places = b[0].len / 8};
+    Table t;
     Py_ssize_t size = b[7].len + b[10].len + b[12].len;
-    if (start < 0 || b[8].len != b[7].len || b[9].len != b[7].len || b[11].len != b[10].len || b[13].len < size || b[14].len != b[13].len ||
-        b[15].len != b[13].len)
-        PyErr_SetString(PyExc_ValueError, "a negative start, or columns of different lengths");
+    int are_numbers = 1;
+    for (int n = 7; n < 16; n++)
+        are_numbers &= has_numbers(&b[n], 8, -1);
+    if (!take_table(&t, b, limit))
+        ;
+    else if (start < 0 || start > size / 8 || !are_numbers || b[8].len != b[7].len || b[9].len != b[7].len || b[11].len != b[10].len ||
+             b[13].len < size || b[14].len != b[13].len || b[15].len != b[13].len)
+        PyErr_SetString(PyExc_ValueError, "a start outside of the batch, or columns of different lengths");
+    else if (start && (t.counters[CANDIDATES] < 0 || t.counters[CANDIDATES] > start))
+        PyErr_SetString(PyExc_ValueError, "a start that does not go with the counters");
     else if (start || is_legal(&b[7])) {
-        done = apply_rows(&t, &b[7], b[5].len / 8, b[13].buf, b[14].buf, start, limit);
+        done = apply_rows(&t, &b[7], b[13].buf, b[14].buf, start, limit);
         if (done == b[13].len / 8)
             settle_rows(&t, b[13].buf, b[14].buf, b[15].buf, b[13].len / 8);
     }
@@ -251,12 +332,15 @@ apply_few(PyObject *module, PyObject *const *args, Py_ssize_t count)
     int64_t rows = (columns[0].len + columns[3].len + columns[5].len) / 8;
     if (take_buffers(args, b, 7, 0x7F) < 0)
         return NULL;
-    Table t = {.ids = b[0].buf, .values = b[1].buf, .tasks = b[2].buf, .flags = b[3].buf, .counters = b[4].buf,
-               .changed = b[5].buf, .removed = b[6].buf, .places = b[0].len / 8};
-    int has_room = t.counters[USED] + rows < limit && t.counters[REMOVED] + rows <= b[6].len / 8;
-    if (has_room) {
-        apply_rows(&t, columns, b[5].len / 8, candidates, roots, 0, limit);
-        settle_rows(&t, candidates, roots, tasks, rows);
+    Table t;
+    if (!take_table(&t, b, limit)) {
+        release(b, 7);
+        return NULL;
+    }
+    int has_room = t.counters[USED] + rows < limit && t.counters[REMOVED] + rows <= t.removed_size;
+    if (has_room && (apply_rows(&t, columns, candidates, roots, 0, limit) < 0 || settle_rows(&t, candidates, roots, tasks, rows) < 0)) {
+        release(b, 7);
+        return NULL;
     }
     int64_t acked = has_room ? t.counters[ACKED] : 0, failed = has_room ? t.counters[FAILED] : 0;
     release(b, 7);
@@ -283,9 +367,11 @@ collect_few(PyObject *module, PyObject *const *args, Py_ssize_t count)
         return NULL;
     const int64_t *changed = b[4].buf;
     uint8_t *flags = b[3].buf;
-    int is_room = changes <= FEW && changes <= b[4].len / 8;
+    int is_table = are_places(b) && is_log(&b[4]), is_room = is_table && 0 <= changes && changes <= FEW && changes <= b[4].len / 8;
     for (int64_t row = 0; is_room && row < changes; row++) {
         int64_t at = place_of(b[0].buf, b[0].len / 8, changed[row]);
+        if (at == FULL && refuse_full())
+            break;
         if (at < 0 || !(flags[at] & CHANGED_BIT))
             continue;
         flags[at] = (uint8_t)((flags[at] & ~CHANGED_BIT) | STORED_BIT);
@@ -295,6 +381,8 @@ collect_few(PyObject *module, PyObject *const *args, Py_ssize_t count)
         found[3][rows++] = flags[at] & FAILED_BIT ? 1 : 0;
     }
     release(b, 5);
+    if (PyErr_Occurred())
+        return NULL;
     if (!is_room)
         return PyErr_Format(PyExc_ValueError, "%lld changes are not few", (long long)changes);
     return Py_BuildValue("NNNN", list_of(found[0], rows), list_of(found[1], rows), list_of(found[2], rows), list_of(found[3], rows));
@@ -318,10 +406,13 @@ collect_changes(PyObject *module, PyObject *const *args, Py_ssize_t count)
     const int64_t *ids = b[0].buf, *values = b[1].buf, *changed = b[4].buf;
     const int32_t *tasks = b[2].buf;
     uint8_t *flags = b[3].buf;
-    int is_room = changes <= b[4].len / 8 && changes <= b[5].len / 8 && changes <= b[6].len / 8 && changes <= b[7].len / 4 &&
-                  changes <= b[8].len;
+    int is_room = are_places(b) && is_log(&b[4]) && has_numbers(&b[5], 8, -1) && has_numbers(&b[6], 8, -1) && has_numbers(&b[7], 4, -1) &&
+                  0 <= changes && changes <= b[4].len / 8 && changes <= b[5].len / 8 && changes <= b[6].len / 8 &&
+                  changes <= b[7].len / 4 && changes <= b[8].len;
     for (int64_t row = 0; is_room && row < changes; row++) {
         int64_t at = place_of(ids, b[0].len / 8, changed[row]);
+        if (at == FULL && refuse_full())
+            break;
         if (at < 0 || !(flags[at] & CHANGED_BIT))
             continue;
         flags[at] = (uint8_t)((flags[at] & ~CHANGED_BIT) | STORED_BIT);
@@ -331,6 +422,8 @@ collect_changes(PyObject *module, PyObject *const *args, Py_ssize_t count)
         ((uint8_t *)b[8].buf)[found++] = flags[at] & FAILED_BIT ? 1 : 0;
     }
     release(b, 9);
+    if (PyErr_Occurred())
+        return NULL;
     if (!is_room)
         return PyErr_Format(PyExc_ValueError, "no room for %lld changes", (long long)changes);
     return PyLong_FromLongLong(found);
@@ -348,7 +441,7 @@ are_ids(PyObject *module, PyObject *const *args, Py_ssize_t count)
     int64_t least = PyLong_AsLongLong(args[1]);
     if (PyErr_Occurred() || take_buffers(args, &column, 1, 0) < 0)
         return NULL;
-    int holds = column.len % 8 == 0;
+    int holds = has_numbers(&column, 8, -1);
     for (Py_ssize_t n = 0; holds && n < column.len / 8; n++)
         holds = ((const int64_t *)column.buf)[n] >= least;
     release(&column, 1);

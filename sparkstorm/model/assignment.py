@@ -129,6 +129,9 @@ class TopologyBase:
     previous_status: TopologyStatus | None = None
     pending: PendingAction | None = None
     owner: str = ""
+    activations: int = 0  # requests that activated it: a worker that pauses a component goes on at the next one
+    version: int = 0  # grows with every change, so that an old record that is put back is recognised
+    paused: str = ""  # why Nimbus deactivated it: most inputs of a component fail; empty when it did not
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +159,7 @@ class WorkerBeat:
     time_ms: int
     start_ms: int
     pid: int
-    launch: int  # launches of this slot so far, this one included: the minor part of the fence token
+    launch: int  # grows with each launch of this slot, from the clock's seconds on: the minor part of the fence token
     state: str  # state of the slot's machine; only "RUNNING" is a heartbeat of the executors
     assignment_version: int
     stats_by_executor: Mapping[ExecutorId, JsonValue] = field(default_factory=dict)

@@ -86,9 +86,13 @@ class Failure:
 
     @property
     def place(self) -> str:
-        """Host and port of the worker, "host:port"; empty when unknown."""
-        port = self.worker.rpartition(":")[2]
-        return f"{self.host}:{port}" if self.host and port else self.host or self.worker
+        """Node and port of the worker, "node:port", and its host where that has another name; empty when unknown.
+
+        Storm shows host and port: here several nodes of a host have the same ports.
+        """
+        if not (self.worker and self.host):
+            return self.worker or self.host
+        return self.worker if self.worker.rpartition(":")[0] == self.host else f"{self.worker} ({self.host})"
 
     def to_row(self) -> list[Any]:
         """Return the record as values of the codec; `from_row` reads it back."""

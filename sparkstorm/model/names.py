@@ -12,6 +12,11 @@ _HASH_CHARS = 32
 
 
 @lru_cache(4096)
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return a count with its noun: "1 tuple", "1,200 tuples"; `many` is the plural that an -s does not make."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
 def name_to_node(name: str) -> str:
     """Return a name as one node of the state store's tree; characters that the tree refuses are percent-quoted."""
     quoted = quote(name, safe=_SAFE)

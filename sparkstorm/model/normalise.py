@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sparkstorm.config import OWN_PREFIX, check, keys
+from sparkstorm.config import OWN_PREFIX, check, default_conf, keys, secret_keys
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.tasks import acker_count, task_count
 from sparkstorm.model.topology import Component, Topology
@@ -32,6 +32,15 @@ def normalise_conf(cluster_conf: Mapping[str, Any], conf: Mapping[str, Any]) -> 
     out = {key: value for key, value in {**cluster_conf, **conf}.items() if _is_for_topologies(key)}
     out["topology.acker.executors"] = acker_count(out)
     return out
+
+
+def loggable_conf(conf: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that differ from the defaults, without what may be secret: the user's own, values of variables."""
+    usual = default_conf().as_dict()
+    own = {key: value for key, value in sorted(conf.items()) if key in usual and value != usual[key]}
+    variables = own.get("topology.environment")
+    shown = {**own, "topology.environment": sorted(variables)} if isinstance(variables, Mapping) else own
+    return {key: value for key, value in shown.items() if key not in secret_keys()}
 
 
 def normalise_topology(topology: Topology, total_conf: Mapping[str, Any]) -> Topology:

@@ -40,6 +40,14 @@ class RequestKind(StrEnum):
     COMPLETE_UPGRADE = "COMPLETE_UPGRADE"
     ROLLBACK_UPGRADE = "ROLLBACK_UPGRADE"
 
+    @property
+    def verb(self) -> str:
+        """The verb of `sparkstorm` that makes it."""
+        first, _, second = self.lower().partition("_")
+        if second == "upgrade":
+            return f"upgrade {first}"
+        return {"upgrade": "upgrade start", "restart_worker": "restart", "set_log_level": "log-level"}.get(self.lower(), first)
+
 
 _WITH_TOPOLOGY = (RequestKind.SUBMIT, RequestKind.UPDATE, RequestKind.UPGRADE)
 
@@ -81,12 +89,31 @@ class SubmittedOutline:
 
 @dataclass(frozen=True, slots=True)
 class RebalancePlan:
-    """Placement before and after a rebalance, of a dry run."""
+    """Placement before and after a rebalance, of a dry run; `slots` are those that the topology can have."""
 
     topology_id: str
     before: Mapping[ExecutorId, WorkerSlot]
     after: Mapping[ExecutorId, WorkerSlot]
     unplaced: tuple[ExecutorId, ...] = ()
+    wanted_workers: int = 0
+    slots: int = 0
+
+    @property
+    def given_workers(self) -> int:
+        """Number of workers after the rebalance."""
+        return len(set(self.after.values()))
+
+    @property
+    def shortfall(self) -> str:
+        """Reason for which fewer workers are given than wanted; empty when they are not fewer."""
+        given, executors = self.given_workers, len(self.after) + len(self.unplaced)
+        if given >= self.wanted_workers:
+            return ""
+        if given == executors:
+            return f"it has {executors} executors"
+        return (
+            f"{self.slots} slots are there for it" if given >= self.slots else f"its scheduler takes {given} of {self.slots} slots"
+        )
 
     @property
     def movement(self) -> Movement:
@@ -201,8 +228,8 @@ def check_upgrade(name: str, options: UpgradeOptions) -> None:
         raise InvalidConfigError(f"upgrade of {name}: {options.worker_num} workers; a number from 0 on is needed")
     if not options.workers and not options.component and not options.worker_num:
         raise InvalidConfigError(
-            f"upgrade of {name}: no workers are chosen; set topology.upgrade.workers, topology.upgrade.component or "
-            "topology.upgrade.worker.num"
+            f"upgrade of {name}: no workers are chosen for this batch; give --num N, --workers NODE:PORT or --component ID "
+            "(topology.upgrade.worker.num, .workers, .component; in Python worker_num, workers, component)"
         )
 
 

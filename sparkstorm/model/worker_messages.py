@@ -36,9 +36,10 @@ class ExitCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SetStatus:
-    """Order to activate or deactivate the spouts: the topology is now ACTIVE or INACTIVE."""
+    """Order to activate or deactivate the spouts: the topology is now ACTIVE or INACTIVE, after so many activations."""
 
     status: str
+    activations: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class SetShadow:
     conf: Mapping[str, Any] = field(default_factory=dict)
 
 
+INACTIVE: Final = SetStatus("INACTIVE")
 NO_SHADOW: Final = SetShadow(0, "", "")
 
 
@@ -76,7 +78,9 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Report of a thread beside the loop: the process runs, whatever its loop does."""
+    """Report of a thread beside the loop: the process runs, whatever its loop does; much output counts as progress."""
+
+    is_printing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +127,12 @@ _REPORT_BY_NAME: Final[dict[str, type]] = {
     "ready": Ready, "alive": Alive, "beat": Beat, "trying": Trying, "passed": Passed, "error": ComponentError, "exit": Exiting,
 }  # fmt: skip
 _FIELDS: Final[dict[type, dict[str, type]]] = {
-    SetStatus: {"status": str},
+    SetStatus: {"status": str, "activations": int},
     SetLogLevels: {"levels": dict},
     SetShadow: {"task": int, "code_path": str, "code_key": str, "conf": dict},
     Stop: {},
     Ready: {},
-    Alive: {},
+    Alive: {"is_printing": bool},
     Beat: {"stats": dict},
     Trying: {"task": int, "entry": str, "row": int},
     Passed: {},

@@ -4,16 +4,40 @@ Tasks and secrets come from this line only, not from environment variables, argu
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sparkstorm.errors import StoreInconsistentError
 from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.model.records import decode_record, encode_record
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.status import JsonValue
+from sparkstorm.model.strict import UnfitValueError, read_as
 
 MAX_SPEC_BYTES = 16 * 1024 * 1024
 _LAUNCH_BITS = 32  # with versions below 2**21 tokens stay below 2**53: scripts in the store compare them as doubles
+MOST_LOSSES = 5
+"""Sentences about losses that a mark keeps: the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMark:
+    """Newest known state of a topology's data in the store, as a worker, its slot or ZooKeeper has it.
+
+    `incarnation` is a random id; it and `generation` change whenever the store was found to have lost writes. `step` numbers the
+    newest write that is known, `time_ms` is its time. `floor` numbers the newest known write that was at least
+    `topology.store.tail.secs` older: a store that lacks it has lost more than its tail. `losses` are sentences.
+    """
+
+    incarnation: str
+    generation: int
+    step: int
+    time_ms: int
+    floor: int = 0
+    losses: tuple[str, ...] = ()
+
+    def with_loss(self, text: str) -> "StoreMark":
+        """Return the mark with one loss more."""
+        return replace(self, losses=(*self.losses, text)[-MOST_LOSSES:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +68,7 @@ class WorkerSpec:
     because an earlier process died inside an epoch. `code_path` is the code blob on this host's disk, whose signature the
     slot has checked. The file may change between that check and the unpickling, so the worker checks that its sha256 is
     `code_key`, which comes through a private pipe. `cpus` are the CPUs that the process may use; empty: all.
+    `store_mark` is what is known of the topology's store, which may have lost data since.
     """
 
     topology_id: str
@@ -61,10 +86,12 @@ class WorkerSpec:
     log_path: str
     hmac_key: str = field(default="", repr=False)
     status: str = "ACTIVE"
+    activations: int = 0
     code_path: str = ""
     careful: bool = False
     suspects: tuple[Suspect, ...] = ()
     cpus: tuple[int, ...] = ()
+    store_mark: StoreMark | None = None
 
     def tasks(self) -> list[int]:
         """Return the task ids of this worker, ascending."""
@@ -87,3 +114,20 @@ class WorkerSpec:
         if len(line) > MAX_SPEC_BYTES:
             raise StoreInconsistentError(f"worker spec: longer than {MAX_SPEC_BYTES} bytes")
         return decode_record(cls, line, "worker spec")
+
+
+def newer_mark(one: StoreMark | None, other: StoreMark | None) -> StoreMark | None:
+    """Return what two witnesses know together."""
+    if one is None or other is None:
+        return one or other
+    last, before = (one, other) if (one.generation, one.step) >= (other.generation, other.step) else (other, one)
+    losses = tuple(dict.fromkeys((*before.losses, *last.losses)))[-MOST_LOSSES:]
+    return replace(last, floor=max(last.floor, min(before.floor, last.step)), losses=losses)
+
+
+def read_mark(fields: object) -> StoreMark | None:
+    """Return a mark from a worker's statistics; None when it is none."""
+    try:
+        return read_as(StoreMark, fields, needs_all=True)
+    except UnfitValueError:
+        return None

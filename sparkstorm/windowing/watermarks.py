@@ -81,6 +81,10 @@ class SourceClock:
         """Return the least time of rows on time that may follow; `low_ms` is how far the sender itself has fired."""
         return max(NEVER, max(self.newest_ms, low_ms) - self._lag_ms)
 
+    def opening_mark_ms(self) -> int:
+        """Return the least time of rows on time of a sender whose first rows alone are known: their oldest less the lag."""
+        return max(NEVER, self.oldest_ms - self._lag_ms)
+
 
 class Watermarks:
     """Marks that a task has received from every task and stream that can send to it (law 3)."""

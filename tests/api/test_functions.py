@@ -14,7 +14,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 import pytest
@@ -536,3 +536,22 @@ def test_shapes_of_windows() -> None:
     assert tumbling(minutes=1.5) == tumbling(Duration.millis(90_000)) == tumbling(seconds=90)
     assert sliding(Count(10), every=Count(2)) == sliding(count=10, every=Count(2))
     assert session(minutes=30).is_session
+
+
+@pytest.mark.parametrize(
+    ("declare", "sentence"),
+    [
+        (lambda: bolt(cast(Any, 3)), r"bolt\(3\): outputs are names of fields"),
+        (lambda: bolt("word", cast(Any, None)), r"bolt\(None\): outputs are names"),
+        (lambda: spout(cast(Any, 3.5)), r"spout\(3.5\): outputs"),
+    ],
+)
+def test_outputs_of_another_type_are_refused_where_they_are_declared(declare: Any, sentence: str) -> None:
+    with pytest.raises(TypeError, match=sentence):
+        declare()
+
+
+def test_a_star_import_brings_no_name_that_bolts_of_users_have() -> None:
+    names: dict[str, Any] = {}
+    exec("from sparkstorm.api import *", names)
+    assert "Count" not in names and "Duration" in names

@@ -76,9 +76,7 @@ class Codec:
                 return self.unpack(packed)  # there and back: a serializer may drop what does not matter to it
             except MalformedFrameError as error:
                 raise CodecError(f"a value of type {_name(value)} that cannot be read back: {error}") from error
-        if hasattr(value, "dtype") and getattr(value, "shape", None) == ():  # a scalar of numpy's
-            if type(item := value.item()) is kind:
-                raise CodecError(_unknown(value))  # a longdouble has no plain number
+        if type(item := plain_scalar(value)) is not kind:
             return self.normalise(item, depth + 1)
         raise CodecError(_unknown(value))
 
@@ -105,6 +103,7 @@ class Codec:
             raise MalformedFrameError(f"not a packed value: {self._explained(error)}") from error
 
     def _key(self, key: Any) -> Any:
+        key = plain_scalar(key)
         kind = type(key)
         if kind in _KEYS or kind in IMMUTABLE or (value_types.name_of(kind) and issubclass(kind, Enum)):
             return self.normalise(key)
@@ -186,6 +185,13 @@ class Codec:
     def _explained(self, error: Exception) -> str:
         fault, self._fault = self._fault, None
         return str(fault or error)
+
+
+def plain_scalar(value: Any) -> Any:
+    """Return a scalar of numpy's as a plain value, and any other value as it is (a longdouble, which has no plain number, too)."""
+    if type(value) in KEYS or not hasattr(value, "dtype") or getattr(value, "shape", None) != ():
+        return value
+    return value.item()
 
 
 def _checked_text(value: str) -> str:

@@ -1,0 +1,248 @@
+"""Values of tuples as Arrow columns and back, each value unchanged.
+
+A column has a natural type of Arrow's where that type gives every value back: true/false, whole numbers of 64 bits, floats, text,
+bytes, dates, datetimes of one zone, decimals of one scale, lists, mappings with keys of text. Any other column is one of
+`ValueType`, whose cells are values: `to_pylist()` gives them, and filters, slices and `take` keep them.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from decimal import Decimal
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from sparkstorm.errors import CodecError
+from sparkstorm.model.values.codec import Codec
+from sparkstorm.model.values.tagged import from_json, to_json
+
+if TYPE_CHECKING:
+    from pyarrow import DataType
+
+_NAME = "sparkstorm-value"
+_NATURAL = frozenset({datetime.date, datetime.datetime, Decimal, list, dict})
+_PLAIN_KINDS = frozenset({bool, float, str, bytes})
+
+
+@cache
+def value_type() -> DataType:
+    """Return the Arrow type of cells that are values of any type, stored as JSON with tags (`model/values/tagged.py`)."""
+    import pyarrow as pa
+
+    class ValueScalar(pa.ExtensionScalar):  # type: ignore[misc]
+        """Cell that holds a value."""
+
+        def as_py(self, **_: Any) -> Any:
+            return None if self.value is None else from_json(self.value.as_py())
+
+    class ValueType(pa.ExtensionType):  # type: ignore[misc]
+        """Type of cells that are values."""
+
+        def __init__(self) -> None:
+            super().__init__(pa.string(), _NAME)
+
+        def __arrow_ext_serialize__(self) -> bytes:
+            return b""
+
+        @classmethod
+        def __arrow_ext_deserialize__(cls, storage_type: DataType, serialized: bytes) -> ValueType:
+            return cls()
+
+        def __arrow_ext_scalar_class__(self) -> type:
+            return ValueScalar
+
+    return ValueType()
+
+
+def is_value_type(kind: DataType) -> bool:
+    """Return whether a type is that of cells with values of any type."""
+    return getattr(kind, "extension_name", "") == _NAME
+
+
+def exact_array(column: Sequence[Any]) -> Any:
+    """Return values of tuples as an Arrow array; ArrowInvalid for several rows that need more than one type.
+
+    Rows of lists and mappings are taken one by one: a type for all of them would change some.
+    """
+    import pyarrow as pa
+
+    kinds = set(map(type, column))
+    kinds.discard(type(None))
+    if (len(kinds) == 1 and kinds <= _PLAIN_KINDS) or not kinds:
+        return pa.array(column)
+    if len(column) > 1 and (len(kinds) > 1 or kinds & {list, dict}):
+        names = ", ".join(sorted(k.__name__ for k in kinds))
+        raise pa.ArrowInvalid(f"values of {names} in one column need a declared type")
+    if kinds == {int}:
+        try:
+            return pa.array(column, pa.int64())
+        except OverflowError:
+            return _as_values(column)
+    found = natural_array(column)
+    if found is not None:
+        return found
+    if len(column) > 1 and kinds <= _NATURAL:  # one by one most have a natural type
+        raise pa.ArrowInvalid("values in one column that no one type of Arrow's holds unchanged")
+    return _as_values(column)
+
+
+def natural_array(column: Sequence[Any]) -> Any:
+    """Return an array of a type of Arrow's own; None when there is none that gives every value back."""
+    import pyarrow as pa
+
+    kinds = set(map(type, column)) - {type(None)}
+    if len(kinds) > 1 or not kinds <= _PLAIN_KINDS | _NATURAL | {int}:
+        return None
+    kind = next(iter(kinds), None)
+    try:
+        if kind is None or kind in _PLAIN_KINDS:
+            return pa.array(column)
+        wanted = _timestamp_of(column) if kind is datetime.datetime else pa.int64() if kind is int else None
+        found = pa.array(column, wanted)
+        if kind is int:
+            return found
+        if pa.types.is_decimal256(found.type):
+            return None  # Spark's and most files' decimals have 38 digits
+        there = [value for value in column if value is not None]
+        back = [value for value in plain_values(found) if value is not None]
+        return found if Codec().pack(back) == Codec().pack(there) else None
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, CodecError):
+        return None
+
+
+def _timestamp_of(column: Sequence[Any]) -> DataType:
+    """Return the Arrow type of datetimes in the first one's zone."""
+    import pyarrow as pa
+
+    first: datetime.datetime = next(value for value in column if value is not None)
+    name = getattr(first.tzinfo, "key", None)
+    if isinstance(name, str):
+        return pa.timestamp("us", name)
+    minutes, rest = divmod(first.utcoffset() or datetime.timedelta(0), datetime.timedelta(minutes=1))
+    if rest:
+        raise ValueError("a zone of Arrow's has whole minutes")
+    sign = "-" if minutes < 0 else "+"
+    return pa.timestamp("us", f"{sign}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}" if minutes else "UTC")
+
+
+def _as_values(column: Sequence[Any]) -> Any:
+    import pyarrow as pa
+
+    cells = pa.array([None if value is None else to_json(value) for value in column], pa.string())
+    return pa.ExtensionArray.from_storage(value_type(), cells)
+
+
+def declared_array(column: Sequence[Any], kind: DataType) -> Any:
+    """Return values as an array of a declared type; ArrowInvalid for a value that it does not hold.
+
+    A declaration converts what compares equal: whole numbers to floats, decimals to its scale, times to its zone. A float of 32
+    bits rounds.
+    """
+    import pyarrow as pa
+
+    fitting = fitting_types(kind)
+    if fitting is not None and (other := set(map(type, column)) - fitting - {type(None)}):
+        raise pa.ArrowInvalid(f"a value of type {other.pop().__name__} in a column of {kind}")
+    try:
+        made = pa.array(column, kind)
+        if not (pa.types.is_nested(kind) or pa.types.is_decimal(kind) or pa.types.is_timestamp(kind)):
+            return made
+        found = plain_values(made)
+    except (TypeError, ValueError, OverflowError, CodecError) as error:
+        raise pa.ArrowInvalid(str(error)) from error
+    for value, held in zip(column, found, strict=True):
+        if not _is_held(value, held):
+            raise pa.ArrowInvalid(f"{value!r:.60} would become {held!r:.60} in a column of {kind}")
+    return made
+
+
+def _is_held(value: Any, held: Any) -> bool:
+    """Return whether a declared column holds a value: it compares equal, and is of the same family."""
+    kind, other = type(value), type(held)
+    if kind is list and other is list:
+        return len(value) == len(held) and all(map(_is_held, value, held))
+    if isinstance(value, dict) and other is dict:
+        return list(value) == list(held) and all(map(_is_held, value, held)) and all(map(_is_held, value.values(), held.values()))
+    if kind is Decimal and other is Decimal and (value.is_signed() != held.is_signed()):
+        return False
+    if (kind is bool) != (other is bool):
+        return False
+    return bool(value == held or (value != value and held != held))
+
+
+def fitting_types(kind: DataType) -> frozenset[type] | None:
+    """Return the Python types whose values an Arrow type of scalars holds; None for other types.
+
+    Arrow itself would take 1.5 for the whole number 1, true for 1.0 and bytes for text.
+    """
+    import pyarrow as pa
+
+    families: list[tuple[Any, frozenset[type]]] = [
+        (pa.types.is_boolean, frozenset({bool})),
+        (pa.types.is_integer, frozenset({int})),
+        (pa.types.is_floating, frozenset({float, int})),
+        (pa.types.is_string, frozenset({str})),
+        (pa.types.is_large_string, frozenset({str})),
+        (pa.types.is_binary, frozenset({bytes})),
+        (pa.types.is_large_binary, frozenset({bytes})),
+        (pa.types.is_date32, frozenset({datetime.date})),
+        (pa.types.is_timestamp, frozenset({datetime.datetime})),
+        (pa.types.is_decimal, frozenset({Decimal})),
+    ]
+    return next((types for is_kind, types in families if is_kind(kind)), None)
+
+
+def plain_values(array: Any) -> list[Any]:
+    """Return an Arrow array's values as tuples carry them; CodecError for a map whose keys are no keys, or one of them twice."""
+    import pyarrow as pa
+
+    kind = array.type
+    if pa.types.is_timestamp(kind) and kind.tz:
+        zone = zone_of(kind.tz)
+        return [None if value is None else value.astimezone(zone) for value in _in_utc(array).to_pylist()]
+    values: list[Any] = array.to_pylist()
+    return [_plain(value, kind) for value in values] if pa.types.is_nested(kind) else values
+
+
+def _in_utc(array: Any) -> Any:
+    """Return the same times in UTC: Arrow knows no zone but that one without tables of its own."""
+    import pyarrow as pa
+
+    return array.cast(pa.timestamp(array.type.unit, "UTC")) if array.type.tz != "UTC" else array
+
+
+@cache
+def zone_of(name: str) -> datetime.tzinfo:
+    """Return the zone that Arrow names: UTC, a zone of the tz database, or hours and minutes from UTC."""
+    if name.upper() in ("UTC", "ETC/UTC", "Z", "+00:00", "-00:00"):
+        return datetime.UTC
+    try:
+        if name[0] in "+-":
+            return datetime.datetime.strptime(name, "%z").tzinfo or datetime.UTC
+        return ZoneInfo(name)
+    except (ValueError, ZoneInfoNotFoundError) as error:
+        raise CodecError(f"a column of times in the unknown zone {name!r:.60}; cast it to timestamp('us', 'UTC')") from error
+
+
+def _plain(value: Any, kind: Any) -> Any:
+    """Return a value with Arrow's maps, which are lists of pairs, as mappings, and with times in zones of Python's own."""
+    import pyarrow as pa
+
+    if value is None:
+        return value
+    if pa.types.is_timestamp(kind) and kind.tz:
+        return value.astimezone(zone_of(kind.tz))
+    if not pa.types.is_nested(kind):
+        return value
+    if pa.types.is_map(kind):
+        if pa.types.is_nested(kind.key_type):
+            raise CodecError(f"a map with keys of type {kind.key_type}; keys are text, bytes, numbers, true/false and dates")
+        found = {key: _plain(item, kind.item_type) for key, item in value}
+        if len(found) != len(value):
+            raise CodecError("a map with one key twice")
+        return found
+    if pa.types.is_struct(kind):
+        return {field.name: _plain(value[field.name], field.type) for field in kind}
+    return [_plain(item, kind.value_type) for item in value]

@@ -1,0 +1,184 @@
+"""The compiled core refuses arguments that do not fit together; `make asan` runs these under ASan and UBSan (test_sanitized)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sparkstorm.acking.kernels import CANDIDATES, CHANGED, LIVE, NEWEST, REMOVED, USED
+from sparkstorm.acking.table import Table
+from sparkstorm.acking.table_ledger import TableLedger
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Tuple
+from sparkstorm.executor import runner as runners
+from sparkstorm.executor.runner import BasicCollector, BasicRunner
+from sparkstorm.executor.state import Cells, MemoryState
+from sparkstorm.model import compiled
+from sparkstorm.model.tuples import Source
+from sparkstorm.model.values.codec import Codec
+from tests.executor.test_compiled import emitter_of
+
+core: Any = compiled.core
+pytestmark = pytest.mark.skipif(core is None, reason=compiled.description)
+SOURCE = Source("s", 1, "default", ("a", "b"))
+BATCH = ([5, 6], [1, 2], [3, 4], [5], [1], [6])
+NAMES = ("ids", "values", "tasks", "flags", "counters", "changed", "removed")
+
+
+def views(**changed: Any) -> list[Any]:
+    """Return the columns of an empty table, some of them replaced."""
+    return [changed.get(name, view) for name, view in zip(NAMES, Table().views, strict=True)]
+
+
+COUNTERS = {"live": LIVE, "used": USED, "newest": NEWEST, "changed": CHANGED, "removed": REMOVED, "ending": CANDIDATES}
+
+
+def counters(**set_to: int) -> Any:
+    found = np.zeros(8, np.int64)
+    for name, value in set_to.items():
+        found[COUNTERS[name]] = value
+    return found
+
+
+def few(columns: list[Any], limit: int = 54) -> Any:
+    return core.apply_few(*columns, *BATCH, limit)
+
+
+def batch(columns: list[Any], limit: int = 54, start: int = 0, rows: int = 4) -> Any:
+    messages = [np.array(column, np.int64) for column in BATCH]
+    return core.apply_batch(*columns, *messages, *np.empty((3, rows), np.int64), start, limit)
+
+
+def changes_few(columns: list[Any], count: int = 1) -> Any:
+    return core.collect_few(*columns[:4], columns[5], count)
+
+
+def changes(columns: list[Any], count: int = 1) -> Any:
+    put = np.empty(9, np.int64), np.empty(9, np.int64), np.empty(9, np.int32), np.empty(9, np.uint8)
+    return core.collect_changes(*columns[:4], columns[5], count, *put)
+
+
+CALLS: list[Callable[[list[Any]], Any]] = [few, batch, changes_few, changes]
+IDS, BYTES = np.zeros(64, np.int64), np.zeros(513, np.uint8)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("wrong", [
+    {"ids": np.zeros(0, np.int64), "values": np.zeros(0, np.int64), "tasks": np.zeros(0, np.int32), "flags": np.zeros(0, np.uint8)},
+    {"values": np.zeros(2, np.int64)}, {"tasks": np.zeros(2, np.int32)}, {"flags": np.zeros(3, np.uint8)},
+    {"ids": np.zeros(4, np.int64)}, {"ids": np.zeros(500, np.uint8)}, {"ids": BYTES[1:]}, {"changed": BYTES[1:9]},
+], ids=lambda wrong: "-".join(f"{name}{column.nbytes}" for name, column in wrong.items()))  # fmt: skip
+def test_columns_of_different_lengths_are_refused(call: Callable[[list[Any]], Any], wrong: dict[str, Any]) -> None:
+    columns = views(**wrong)
+    with pytest.raises(ValueError, match="columns of a table"):
+        call(columns)
+
+
+@pytest.mark.parametrize("call", [few, batch])
+@pytest.mark.parametrize("wrong", [
+    np.zeros(3, np.int64), np.zeros(0, np.int64), counters(changed=-1), counters(changed=-(2**62)), counters(removed=-1),
+    counters(removed=2**62), counters(used=-1), counters(live=-5), counters(newest=77), counters(newest=-1),
+    counters(used=2**63 - 1),
+], ids=str)  # fmt: skip
+def test_counters_that_no_table_has_are_refused(call: Callable[..., Any], wrong: Any) -> None:
+    with pytest.raises(ValueError, match="counters of a table"):
+        call(views(counters=wrong))
+
+
+@pytest.mark.parametrize("call", [few, batch])
+@pytest.mark.parametrize("limit", [64, 65, 2**62])
+def test_a_limit_that_leaves_no_place_empty_is_refused(call: Callable[..., Any], limit: int) -> None:
+    with pytest.raises(ValueError, match="limit"):
+        call(views(), limit=limit)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_table_without_an_empty_place_ends_no_search_in_a_loop(call: Callable[[list[Any]], Any]) -> None:
+    full = np.arange(1000, 1064)
+    with pytest.raises(ValueError, match="no empty place"):
+        call(views(ids=full, changed=np.array([7] * 64)))
+
+
+def test_a_root_that_ends_in_a_table_without_an_empty_place_is_taken_out() -> None:
+    columns = views(ids=np.array([5, *range(1001, 1064)]), values=np.full(64, 1), tasks=np.zeros(64, np.int32))
+    columns[0][:] = np.roll(columns[0], 7)
+    with pytest.raises(ValueError, match="no empty place"):
+        few(columns)
+
+
+def test_a_log_of_removed_roots_that_is_full_is_refused() -> None:
+    ledger, none = TableLedger(), np.zeros(0, np.int64)
+    ledger.apply(([5], [7], [1]))
+    ledger.take_delta()  # from now on the journal knows the root
+    columns = [*ledger._table.views[:6], none]
+    with pytest.raises(ValueError, match="removed"):
+        core.apply_batch(*columns, none, none, none, np.array([5]), np.array([7]), none, *np.empty((3, 1), np.int64), 0, 54)
+
+
+@pytest.mark.parametrize(("start", "ending"), [(1, 5), (1, -1), (2**62, 0), (9, 9)])
+def test_a_batch_goes_on_where_it_was(start: int, ending: int) -> None:
+    with pytest.raises(ValueError, match="start"):
+        batch(views(counters=counters(ending=ending)), start=start)
+
+
+@pytest.mark.parametrize("count", [-1, -(2**63), 65, 2**62])
+@pytest.mark.parametrize("call", [changes_few, changes])
+def test_a_count_of_changes_that_no_log_has_is_refused(call: Callable[..., Any], count: int) -> None:
+    with pytest.raises(ValueError, match=r"changes"):
+        call(views(), count)
+
+
+@pytest.mark.parametrize("kind", [int, object, Source, type("Half", (), {"__slots__": ("values",)})])
+def test_rows_of_tuples_of_another_class_are_refused(kind: type) -> None:
+    emitter = emitter_of("global")
+    marks: list[Any] = [0, 0, 0]
+    with pytest.raises((TypeError, AttributeError)):
+        core.run_rows([((1,), 0, SOURCE)], 0, print, None, emitter, [], [], marks, kind)
+    with pytest.raises((TypeError, AttributeError)):
+        core.run_values(iter([(1,)]), SOURCE, print, None, emitter, [], [], marks, kind)
+    with pytest.raises((TypeError, AttributeError)):
+        core.fold_cells([((1, 2), 0, SOURCE)], (0, 1, 10, 0, 99), {}, [], {1}, int, print, print, print, None, kind)
+
+
+@pytest.mark.parametrize("put", [None, (), (1, 2, 3), 5, ((), 0, SOURCE), (("x",), 0, SOURCE)])
+def test_a_fold_may_change_the_list_of_rows(put: Any) -> None:
+    state = MemoryState(Codec())
+    rows: list[Any] = [(("k", n, 40 + n), 5, SOURCE) for n in range(5)]
+
+    def fold(total: int, tup: Tuple) -> int:
+        for at in range(len(rows)):
+            rows[at] = put
+        if put == ():
+            rows.clear()
+        return total + int(tup.values[1])
+
+    state.fold_cells(rows, Cells(2, 0, 10, 40, 99), lambda: 0, fold)
+    assert sum(value for _, value in state.items()) == sum(range(5))
+
+
+class _Counting(BasicBolt):
+    outputs = ("a", "b")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        if tup.values[0] == "bad":
+            raise ValueError("a bad value")
+        collector.emit((tup.values[0], "x"))
+
+
+@pytest.mark.parametrize("which", ["plain", "compiled"])
+def test_an_error_of_the_source_of_values_is_no_failure_of_an_input(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def values(*first: Any) -> Iterator[tuple[Any, ...]]:
+        for value in first:
+            yield (value,)
+        raise OSError("the source broke")
+
+    monkeypatch.setattr(runners, "core", core if which == "compiled" else None)
+    for first in ((), (1, 2), (1, "bad"), ("bad", 2)):
+        emitter = emitter_of("global")
+        runner = BasicRunner(_Counting(), emitter, None, BasicCollector(emitter, 2, lambda failure: None))
+        with pytest.raises(OSError, match="the source broke"):
+            runner.execute_values(values(*first), SOURCE)
+        kept = [row[0][0] for target in emitter.routes["default"].targets for row in target.rows]
+        assert kept == [value for value in first if value != "bad"]

@@ -1,0 +1,81 @@
+"""The compiled core's tests and hostile calls under AddressSanitizer and UndefinedBehaviorSanitizer (`make asan`)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from sparkstorm.model import compiled
+
+ROOT = Path(__file__).parents[2]
+SOURCES = [str(Path(compiled.__file__).with_name(name)) for name in ("_core.c", "_ledger.c", "_resp.c")]
+TESTS = ["tests/executor/test_compiled.py", "tests/executor/test_hostile_core.py", "tests/acking/test_ledgers_agree.py"]
+FLAGS = ["-shared", "-fPIC", "-O1", "-g", "-Wall", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+
+
+@pytest.fixture(scope="module")
+def library() -> str:
+    """Return gcc's AddressSanitizer, which is to be loaded before Python."""
+    gcc, header = shutil.which("gcc"), Path(sysconfig.get_path("include"), "Python.h")
+    if gcc is None or not header.exists():
+        pytest.skip("the sanitizers need gcc and Python's headers, which are not here")
+    found = subprocess.run([gcc, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout.strip()
+    if not Path(found).is_absolute():
+        pytest.skip("this gcc comes without AddressSanitizer (libasan.so)")
+    return found
+
+
+def build(sources: list[str], folder: Path) -> Path:
+    built = folder / "_core.so"
+    include = f"-I{sysconfig.get_path('include')}"
+    said = subprocess.run(["gcc", *FLAGS, include, *sources, "-o", str(built)], capture_output=True, text=True)
+    assert said.returncode == 0 and "warning" not in said.stderr, said.stderr
+    return built
+
+
+def run(core: Path, library: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest on that core; Python takes memory block by block, so that an overrun of any is seen."""
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": library,
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PYTHONMALLOC": "malloc",
+        "SPARKSTORM_SANITIZED_CORE": str(core),
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "-s",
+        "-p",
+        "tests.executor.sanitized",
+    ]
+    return subprocess.run([*command, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+def test_the_core_and_its_hostile_calls_run_clean(library: str, tmp_path: Path) -> None:
+    said = run(build(SOURCES, tmp_path), library, *TESTS, "--deselect", f"{TESTS[0]}::test_it_can_be_left_out")
+    assert said.returncode == 0 and "skipped" not in said.stdout, f"{said.stdout[-6000:]}\n{said.stderr[-6000:]}"
+
+
+def test_a_check_that_is_missing_is_seen(library: str, tmp_path: Path) -> None:
+    """Without the look at the lengths of columns the same tests end in a report of the sanitizer."""
+    checked = "if (places > 0 && has_numbers"
+    ledger = Path(SOURCES[1]).read_text()
+    assert ledger.count(checked) == 1
+    broken = tmp_path / "_ledger.c"
+    broken.write_text(ledger.replace(checked, f"if (places >= 0)\n        return 1;\n    {checked}"))
+    said = run(build([SOURCES[0], str(broken), SOURCES[2]], tmp_path), library, TESTS[1], "-k", "different_lengths")
+    assert said.returncode != 0
+    assert "AddressSanitizer" in said.stderr + said.stdout or "runtime error" in said.stderr + said.stdout
