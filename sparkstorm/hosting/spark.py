@@ -20,8 +20,9 @@ from typing import Any, Final, Generic, TypeVar
 
 from pyspark import SparkConf, SparkContext, TaskContext
 
-from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError
+from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError, StoreUnavailableError
 from sparkstorm.hosting.base import RestartPause
+from sparkstorm.hosting.spark_security import guard_accumulators
 
 _LOG = logging.getLogger(__name__)
 JOB_GROUP: Final = "sparkstorm-slot"
@@ -73,6 +74,7 @@ def make_context(conf: SparkConf) -> SparkContext:
     PySpark would answer SIGINT by cancelling every job, slots included, and under spark-submit the JVM, which gets the
     same signal, would shut the context down.
     """
+    guard_accumulators()
     former = signal.getsignal(signal.SIGINT)
     sc = SparkContext(conf=conf)
     if threading.current_thread() is threading.main_thread():
@@ -126,6 +128,8 @@ class SparkSlots(Generic[TicketT]):
             try:
                 self._ask_to_stop()
                 self._join(STOP_WAIT_MS)
+            except StoreUnavailableError as error:
+                _LOG.warning("%s: slots cannot be asked to stop, and are cancelled", error)
             except Exception:  # a store that is gone already must not keep the cancelling from happening
                 _LOG.exception("slots could not be asked to stop; they are cancelled")
         for index in sorted(self._active):
@@ -234,7 +238,13 @@ def _check_context(sc: SparkContext) -> None:
 
 
 def _shortage(master: str, cores: int, count: int) -> str:
-    advice = f"start with --master local[{count}] or more" if _local_cores(master) is not None else "add executors or cores"
+    """Return the sentence for too few cores, with both ways out; on a cluster they may only be late."""
+    fewer = "sparkstorm.supervisors x sparkstorm.slots.per.supervisor of them"
+    if _local_cores(master) is not None:
+        advice = f"start with --master local[{count}] or more, or configure fewer ({fewer})"
+    else:
+        late = "if executors were only late, raise sparkstorm.slots.start.timeout.ms"
+        advice = f"add executors or cores, or configure fewer ({fewer}); {late}"
     return f"{count} worker slots need {count} Spark cores, but {master} offers {cores}: {advice}"
 
 

@@ -5,19 +5,30 @@ them) and sends it serialised Java objects, which is enough to run code there. S
 context is made, so they take effect from Python too, after spark-submit has started the JVM.
 """
 
+import contextlib
+import fcntl
+import logging
 import os
 import secrets
+import shutil
+import sys
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, accumulators
 
 from sparkstorm.errors import InvalidConfigError
+from sparkstorm.hosting.peers import is_of_another_user
+
+_LOG = logging.getLogger(__name__)
 
 SWITCH: Final = "sparkstorm.spark.authenticate"
 _AUTHENTICATE: Final = "spark.authenticate"
 _SECRET: Final = "spark.authenticate.secret"
+_SCRATCH: Final = "sparkstorm-spark-"
+_LOCK: Final = "in-use"  # file in a scratch folder that its driver holds locked as long as it lives
 _LOOPBACK: Final = "127.0.0.1"
 _ENCRYPTED: Final[Mapping[str, str]] = {"spark.network.crypto.enabled": "true"}
 # Every process is started with this conf, so no older handshake has to be understood.
@@ -66,21 +77,54 @@ def _authenticated(conf: SparkConf, master: str) -> None:
         conf.setIfMissing(name, value)
 
 
+def guard_accumulators() -> None:
+    """Have PySpark's accumulator server refuse other users of the host, and report what is no update in one line.
+
+    It serves one connection at a time, and prints a traceback for a wrong token: a stranger who says nothing would stop every job
+    that ends a task, one who says anything would fill the console.
+    """
+    server: Any = accumulators.AccumulatorTCPServer
+    server.verify_request = lambda _server, request, _address: not is_of_another_user(request)
+    server.handle_error = _report_error
+
+
+def _report_error(_server: object, _request: object, address: object) -> None:
+    _LOG.warning("a connection from %s to Spark's accumulators was ended: %s", address, sys.exception())
+
+
 def with_private_scratch(conf: SparkConf) -> SparkConf:
     """On local masters, let Spark keep shuffled rows and cached blocks in a folder of mode 0700.
 
-    Spark's own folders below /tmp can be read by every user. `remove_at_exit` has the JVM remove the folder.
+    Spark's own folders below /tmp can be read by every user. `remove_at_exit` has the JVM remove the folder; those of drivers that
+    were killed are removed here.
     """
     named = conf.get("spark.local.dir") or os.environ.get("SPARK_LOCAL_DIRS")
     if is_local(conf.get("spark.master") or "local") and not named:
-        conf.set("spark.local.dir", tempfile.mkdtemp(prefix="sparkstorm-spark-"))
+        _remove_left_over(Path(tempfile.gettempdir()))
+        folder = Path(tempfile.mkdtemp(prefix=_SCRATCH))
+        fcntl.flock(os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), fcntl.LOCK_EX)  # until the process ends
+        conf.set("spark.local.dir", str(folder))
     return conf
+
+
+def _remove_left_over(parent: Path) -> None:
+    """Remove the scratch folders of this user's drivers that have ended; a process id would not tell those of containers apart."""
+    for folder in parent.glob(f"{_SCRATCH}*"):
+        with contextlib.suppress(OSError):  # another user's, in use, without a lock, or another driver was first
+            if folder.stat().st_uid != os.geteuid():
+                continue
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(lock)
 
 
 def remove_at_exit(sc: SparkContext) -> None:
     """Have the JVM delete the folder of `with_private_scratch` when it ends."""
     folder = sc.getConf().get("spark.local.dir") or ""
-    if os.path.basename(folder).startswith("sparkstorm-spark-"):
+    if os.path.basename(folder).startswith(_SCRATCH):
         jvm: Any = sc._jvm
         jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(jvm.java.io.File(folder))
 

@@ -126,11 +126,14 @@ class WorkerProcess(Protocol):
     def usage(self) -> Usage | None:
         """Return the memory and CPU that the process uses; None when that cannot be known."""
 
+    def oom_kills(self) -> int:
+        """Return how many processes around it the kernel has killed for want of memory so far; 0 when that cannot be known."""
+
     def rotate_log(self, cap_bytes: int) -> bool:
         """Move a log that outgrew its cap aside; True if it did."""
 
-    def last_lines(self) -> list[str]:
-        """The end of its log."""
+    def last_lines(self, has_crashed: bool = False) -> list[str]:
+        """The end of its log, or the crash report of a process that `has_crashed`."""
 
 
 SpawnWorker = Callable[[], WorkerProcess]

@@ -28,12 +28,11 @@ from sparkstorm.model.worker_messages import (
     Stop,
     WorkerReport,
 )
-from sparkstorm.model.worker_spec import WorkerSpec
-from sparkstorm.settings import MemorySettings, SupervisorSettings, WorkerTimers
+from sparkstorm.model.worker_spec import WorkerSpec, read_mark
+from sparkstorm.settings import MemorySettings, SupervisorSettings
 from sparkstorm.supervisor.base import Lock, NodeStorage, SpawnWorker, WorkerProcess
 from sparkstorm.supervisor.poison_detector import PoisonDetector
 from sparkstorm.supervisor.slot_machine import (
-    FAILED,
     ChildView,
     DumpStacks,
     FetchBlob,
@@ -45,10 +44,11 @@ from sparkstorm.supervisor.slot_machine import (
     SlotState,
     StartChild,
     StopChild,
-    Timing,
     WorkerExited,
     settle,
+    timing_of,
 )
+from sparkstorm.supervisor.slot_reports import CRASHES, SlotReports, Subject, cause_of_end, crash_place
 from sparkstorm.supervisor.slot_sync import DesiredState, SlotSync
 from sparkstorm.supervisor.supervisor import LocalBeat, write_local_beat
 from sparkstorm.supervisor.worker_memory import MemoryWatch
@@ -56,7 +56,7 @@ from sparkstorm.supervisor.worker_memory import MemoryWatch
 _LOG = logging.getLogger(__name__)
 LOG_CAP_BYTES = 64 * 1024 * 1024
 HOUSE_MS, MAX_STEP_MS = 1_000, 100
-MAX_MESSAGE_CHARS, MAX_END_CHARS = 8_000, 500
+MAX_MESSAGE_CHARS = 8_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Child:
     def __init__(self, process: WorkerProcess, spec: WorkerSpec, now_ms: int) -> None:
         self.process, self.spec, self.started_ms = process, spec, now_ms
         self.view = ChildView(now_ms)
-        self.status = spec.status
+        self.order = SetStatus(spec.status, spec.activations)
         self.log_levels: Mapping[str, str] = {}
         self.shadow = NO_SHADOW
         self.stats: dict[str, JsonValue] = {}
@@ -92,6 +92,8 @@ class Child:
         self.says_alive = False  # a thread of it has said that the process runs, apart from its loop
         self.memory = MemoryWatch(MemorySettings.of(spec.conf).limit_mb)
         self.must_end_ms: int | None = None  # when it is killed if it does not end by itself
+        self.has_reported_end = False  # its end is an error record already
+        self.oom_kills = process.oom_kills()
 
 
 class Slot:
@@ -105,8 +107,9 @@ class Slot:
         self._state = SlotState()
         self._child: Child | None = None
         self._suspicion, self._message = PoisonDetector(), ""
-        self._last_end = ""  # why the last worker under this assignment ended unasked
-        self._deaths = 0  # of workers under this assignment that nobody had asked to end
+        self._reports = SlotReports(place.host, str(place.slot), sync.report)
+        self._launches = 0  # as far as this process knows, should the disk refuse to keep the number
+        self._disk_problem = ""  # why this host refused the last write
         self._beat_due_ms = self._house_due_ms = 0
 
     @property
@@ -130,7 +133,7 @@ class Slot:
         wish, state, child = self._sync.wish, self._state, self._child
         if wish is None or child is None:
             return wish is None and state.phase is Phase.EMPTY
-        is_same = state.assignment == wish.assignment and child.status == wish.status
+        is_same = state.assignment == wish.assignment and child.order == wish.order
         return is_same and state.phase is Phase.RUNNING and child.view.exit_code is None
 
     def filenos(self) -> list[int]:
@@ -156,7 +159,7 @@ class Slot:
         try:
             self._keep_house(now_ms)
         except OSError as fault:  # a full disk or no more processes: no reason to end a worker that works
-            _LOG.warning("slot %s: %s", self._place.slot, fault)
+            self._note_disk(fault)
         return min(now_ms + MAX_STEP_MS, self._state.due_ms if self._state.due_ms > now_ms else now_ms + MAX_STEP_MS)
 
     def _leave_if_over(self, before: SlotState) -> None:
@@ -187,15 +190,19 @@ class Slot:
 
     def _take(self, child: Child, report: WorkerReport, now_ms: int) -> None:
         child.says_alive |= isinstance(report, Alive)
-        moved_ms = child.view.stuck_since_ms if isinstance(report, Alive) else now_ms
+        is_stuck = isinstance(report, Alive) and not report.is_printing
+        moved_ms = child.view.stuck_since_ms if is_stuck else now_ms
         child.view = replace(child.view, heard_ms=now_ms, moved_ms=moved_ms)
         self._suspicion = self._suspicion.heard(report)
         if isinstance(report, Ready):
             child.view = replace(child.view, ready=True)
-            self._message = ""
+            self._message, child.has_reported_end = "", False
         elif isinstance(report, Beat):
             child.stats = dict(report.stats)
+            self._reports.standstill(Subject.of_spec(child.spec), child.stats.get("blocked"), now_ms)
+            self._sync.note_store(child.spec, read_mark(child.stats.get("store")))
         elif isinstance(report, ComponentError):
+            child.has_reported_end |= not child.view.ready
             self._report_error(child, report.failure, now_ms)
         elif isinstance(report, Exiting) and child.must_end_ms is None:
             child.last_words = report.reason
@@ -205,9 +212,15 @@ class Slot:
         if child.hung_s and failure.kind is FailureKind.HUNG:
             silence = f"hung: no progress for {child.hung_s} s"
             text, child.last_words = silence + text, f"{silence} in '{failure.component}'#{failure.task}{text}"
+            child.has_reported_end = True
         slot, version = self._place.slot, child.spec.code_key
         placed = replace(failure, text=text, time_ms=now_ms, host=self._place.host, worker=str(slot), code_version=version)
         self._sync.report(child.spec.topology_id, placed)
+
+    def _note_disk(self, fault: OSError) -> None:
+        if self._disk_problem != str(fault):
+            _LOG.warning("slot %s: %s", self._place.slot, fault)
+        self._disk_problem = str(fault)
 
     # -- the machine acts ----------------------------------------------------------------------------------------
 
@@ -219,7 +232,8 @@ class Slot:
 
     def _carry_out(self, action: SlotAction, now_ms: int) -> None:
         if isinstance(action, FetchBlob):
-            self._suspicion, self._message, self._last_end, self._deaths = PoisonDetector(), "", "", 0
+            self._suspicion, self._message = PoisonDetector(), ""
+            self._reports.begin()
             self._sync.order(action.assignment)
         elif isinstance(action, StartChild):
             self._start(action.assignment, now_ms)
@@ -256,6 +270,7 @@ class Slot:
         except (SparkStormError, OSError) as fault:
             _LOG.error("slot %s: no worker can be started: %s", self._place.slot, fault)
             self._message = f"no worker can be started: {fault}"
+            self._reports.problem(Subject.of_wish(wish), self._message, now_ms)
             return
         process.give(spec)
         process.rotate_log(LOG_CAP_BYTES)
@@ -278,11 +293,13 @@ class Slot:
             redis=self._spec.redis,
             log_path=str(Path(self._spec.log_dir) / worker_log_name(assignment.topology_id, slot)),
             hmac_key=self._spec.hmac_key,
-            status=wish.status,
+            status=wish.order.status,
+            activations=wish.order.activations,
             code_path=str(code_path),
             careful=self._suspicion.careful,
             suspects=self._suspicion.suspects(),
             cpus=self._place.cpus,
+            store_mark=self._sync.store_mark(assignment.topology_id),
         )
 
     def _next_launch(self, now_ms: int) -> int:
@@ -293,9 +310,12 @@ class Slot:
         except StoreInconsistentError as fault:
             _LOG.warning("slot %s: %s; it is written afresh", self._place.slot, fault)
             last = None
-        count = max((last.count if last else 0) + 1, now_ms // 1000)
-        state.put("launches", Launches(count))
-        return count
+        self._launches = max((last.count if last else 0) + 1, self._launches + 1, now_ms // 1000)
+        try:
+            state.put("launches", Launches(self._launches))
+        except OSError as fault:  # a full disk: the number still grows, in this process and by the clock
+            self._note_disk(fault)
+        return self._launches
 
     def _bury(self, action: WorkerExited, now_ms: int) -> None:
         child, self._child = self._child, None
@@ -303,33 +323,33 @@ class Slot:
             return
         child.process.close()
         self._sync.runs_nothing()
-        words = child.last_words or _cause_of(action.exit_code)
+        log = child.process.last_lines(has_crashed := -action.exit_code in CRASHES)
+        cause = cause_of_end(action.exit_code, child.process.oom_kills() > child.oom_kills)
+        words = child.last_words or cause + (crash_place(log) if has_crashed else "")
         _LOG.info("slot %s: worker %d ended: %s", self._place.slot, child.process.pid, words)
         if action.blameless:
             self._sync.leave(child.spec.topology_id)
             self._message = ""
             return
-        self._deaths += 1
-        self._last_end = words[:MAX_END_CHARS]
+        self._reports.note_death(words, now_ms)
+        tail = [line for line in log if not line.endswith(words)]  # said already
+        is_said = child.has_reported_end or action.exit_code == ExitCode.FENCED  # its successor runs elsewhere
+        if not is_said and (action.started or self._state.failed_starts <= 1):  # Nimbus records later ones
+            trying = self._suspicion.trying if action.started else None
+            self._reports.end(Subject.of_spec(child.spec), words, action.started, trying, tail, now_ms)
         if action.started:
             self._suspicion = self._suspicion.died(action.exit_code, bool(child.last_words), words)
-        if action.exit_code == ExitCode.DAMAGED:  # the sentence says all; the log's end would be a trace
-            self._message = words[:MAX_MESSAGE_CHARS]
-            return
-        tail = [line for line in child.process.last_lines() if not line.endswith(words)]  # said already
         room = MAX_MESSAGE_CHARS - len(words[:MAX_MESSAGE_CHARS])  # the sentence stays whole, whatever the log's end is
-        end = "".join(f"\n{line}" for line in tail)
+        end = "" if action.exit_code == ExitCode.DAMAGED else "".join(f"\n{line}" for line in tail)  # there a trace says less
         self._message = words[:MAX_MESSAGE_CHARS] + end[max(len(end) - room, 0) :]
-
-    # -- the rest ------------------------------------------------------------------------------------------------
 
     def _pass_status(self) -> None:
         wish, child = self._sync.wish, self._child
         if wish is None or child is None or wish.assignment.topology_id != child.spec.topology_id:
             return
-        if wish.status != child.status:
-            child.status = wish.status
-            child.process.order(SetStatus(wish.status))
+        if wish.order != child.order:
+            child.order = wish.order
+            child.process.order(wish.order)
         if wish.log_levels != child.log_levels and child.view.ready:
             child.log_levels = wish.log_levels
             child.process.order(SetLogLevels(wish.log_levels))
@@ -344,7 +364,9 @@ class Slot:
         self._beat_due_ms = now_ms + self._beat_every_ms
         slot, child = self._place.slot, self._child
         by_executor, of_worker = _divide(child.stats if child else {})
-        word = self._state.reported(self._timing)
+        word, host_problem = self._state.reported(self._timing), self._sync.problem or self._disk_problem
+        if host_problem and self._sync.wish is not None:
+            self._reports.problem(Subject.of_wish(self._sync.wish), host_problem, now_ms)
         beat = WorkerBeat(
             topology_id=assignment.topology_id,
             node=slot.node,
@@ -357,14 +379,14 @@ class Slot:
             assignment_version=assignment.version,
             stats_by_executor=by_executor,
             stats={**of_worker, **self._figures(now_ms)},
-            message=self._message if word == FAILED else "",
+            message=self._message or host_problem,
         )
         self._sync.beat(beat)
         if child is not None and child.stats and self._state.phase is Phase.RUNNING:
             self._sync.runs(child.spec.topology_id, WorkerCode(child.spec.code_key, child.spec.conf_key))
 
     def _figures(self, now_ms: int) -> dict[str, JsonValue]:
-        own: dict[str, JsonValue] = {"deaths": self._deaths, "last_end": self._last_end, "silent_ms": self._silent_ms(now_ms)}
+        own: dict[str, JsonValue] = {**self._reports.figures(now_ms), "silent_ms": self._silent_ms(now_ms)}
         return {**(self._child.memory.figures() if self._child else {}), **own}
 
     def _silent_ms(self, now_ms: int) -> int:
@@ -381,6 +403,7 @@ class Slot:
             tasks = tuple(child.spec.tasks())
             beat = LocalBeat(child.spec.topology_id, self._place.slot.port, tasks, child.view.heard_ms)
             write_local_beat(self._place.node_dir, beat)
+            self._disk_problem = ""
 
     def _watch_memory(self, child: Child, now_ms: int) -> None:
         """Measure the worker; warn when its limit is near, end it after its epoch when it is reached, hard if it must be."""
@@ -396,6 +419,7 @@ class Slot:
         failure = Failure(FailureKind.SYSTEM, complaint, child.spec.component_by_task[first], first)
         self._report_error(child, failure, now_ms)
         if child.memory.is_over:
+            child.has_reported_end = True
             child.last_words, child.must_end_ms = complaint, now_ms + self._timing.soft_kill_ms
             child.process.order(Stop())
 
@@ -403,13 +427,6 @@ class Slot:
 def worker_log_name(topology_id: str, slot: WorkerSlot) -> str:
     """The file in the log folder that takes what this slot's workers of a topology print."""
     return f"{file_name(f'{topology_id}-{slot.node}-{slot.port}')}.log"
-
-
-def _cause_of(exit_code: int) -> str:
-    if exit_code < 0:
-        return f"killed by signal {-exit_code}"
-    named = {code.value: code.name for code in ExitCode}
-    return f"exit status {exit_code}" + (f" ({named[exit_code]})" if exit_code in named else "")
 
 
 def _divide(stats: dict[str, JsonValue]) -> tuple[dict[ExecutorId, JsonValue], dict[str, JsonValue]]:
@@ -422,15 +439,3 @@ def _divide(stats: dict[str, JsonValue]) -> tuple[dict[ExecutorId, JsonValue], d
         except ValueError:
             of_worker[name] = value
     return by_executor, of_worker
-
-
-def timing_of(conf: Conf) -> Timing:
-    """The machine's timers, from the settings of the supervisor and the topology."""
-    timers = WorkerTimers.of(conf)
-    return Timing(
-        start_timeout_ms=timers.start_timeout_ms,
-        worker_timeout_ms=timers.timeout_ms,
-        progress_timeout_ms=timers.progress_ms,
-        soft_kill_ms=timers.soft_kill_ms,
-        failed_starts=timers.failed_starts,
-    )

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
+from sparkstorm.config import Conf
 from sparkstorm.model.worker_messages import ExitCode
 from sparkstorm.model.worker_spec import PlacedExecutor
+from sparkstorm.settings import WorkerTimers
 
 
 class Phase(StrEnum):
@@ -92,6 +94,18 @@ class Timing:
     first_pause_ms: int = 250
     longest_pause_ms: int = 30_000
     failed_starts: int = 3  # after so many in a row the slot reports FAILED
+
+
+def timing_of(conf: Conf) -> Timing:
+    """The machine's timers, from the settings of the supervisor and the topology."""
+    timers = WorkerTimers.of(conf)
+    return Timing(
+        start_timeout_ms=timers.start_timeout_ms,
+        worker_timeout_ms=timers.timeout_ms,
+        progress_timeout_ms=timers.progress_ms,
+        soft_kill_ms=timers.soft_kill_ms,
+        failed_starts=timers.failed_starts,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import logging
 import os
 import select
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -201,10 +202,22 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
     return SlotStores(state, blobs, supervisor, logs, TopologyMaster(state, settings.task_heartbeat_ms))
 
 
+class _SlotLog(logging.FileHandler):
+    """A log file whose full disk is said once on standard error, not with a traceback for every line."""
+
+    _has_failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Say the first failure."""
+        if not self._has_failed:
+            self._has_failed = True
+            print(f"{self.baseFilename} cannot be written: {sys.exc_info()[1]}", file=sys.stderr, flush=True)
+
+
 @contextlib.contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
     """The slot's own log beside its workers'; taken off again, for Spark may use the process for another task."""
-    handler = logging.FileHandler(path)
+    handler = _SlotLog(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger("sparkstorm")
     level = root.level

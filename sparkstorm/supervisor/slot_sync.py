@@ -21,7 +21,8 @@ from sparkstorm.errors import SparkStormError, StoreInconsistentError, StoreUnav
 from sparkstorm.model.assignment import Assignment, WorkerBeat, WorkerCode, WorkerSlot
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.status import JsonValue, TopologyStatus
-from sparkstorm.model.worker_messages import NO_SHADOW, SetShadow
+from sparkstorm.model.worker_messages import INACTIVE, NO_SHADOW, SetShadow, SetStatus
+from sparkstorm.model.worker_spec import StoreMark, WorkerSpec, newer_mark
 from sparkstorm.scheduling.upgrade.live_shadow import shadowed_task
 from sparkstorm.supervisor.base import LogSink, NodeStorage
 from sparkstorm.supervisor.seen_versions import VersionGuard
@@ -34,6 +35,7 @@ _T = TypeVar("_T")
 POLL_MS = 250  # between two readings when no hint came
 FETCH_RETRY_MS = 3_000  # for the new code of a worker that runs
 MAX_ERRORS_WAITING = 200
+MARK_EVERY_MS = 1_000
 REFUSED = "REFUSED"
 """Report of a slot that was given an older assignment than it has seen before."""
 _UPGRADES = (TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)
@@ -45,7 +47,7 @@ class DesiredState:
     """Assignment of this slot, with the parts of the topology that its worker needs."""
 
     assignment: LocalAssignment
-    status: str = "INACTIVE"
+    order: SetStatus = INACTIVE
     component_by_task: Mapping[int, str] = field(default_factory=dict)
     log_levels: Mapping[str, str] = field(default_factory=dict)  # by logger, those whose time is not over
     shadow: SetShadow = NO_SHADOW  # code that is to run beside one of the worker's tasks
@@ -92,11 +94,16 @@ class SlotSync:
         self._code: dict[LocalAssignment, Code | BlobView] = {}
         self._status_read: TopologyStatus | None = None  # of the topology of the wish
         self._unfetched: tuple[LocalAssignment, int] | None = None  # new code that could not be had, and when to try again
+        self._fetch_problem = self._disk_problem = ""
+        self._marks: dict[str, StoreMark] = {}  # of the stores of topologies, as this slot's workers and ZooKeeper know them
+        self._new_mark: str | None = None  # topology whose mark ZooKeeper lacks
+        self._mark_due_ms = 0
         self._runs: tuple[str, WorkerCode] | None = None  # topology and code of a worker that has beaten
         parts = (self._follow, self._supervise, self._fetch, self._deliver, self._tell_upgraded, self._master, self._publish)
         self._duties: tuple[Callable[[int], None], ...] = parts
         self.wish: DesiredState | None = None
         self.stop = False
+        self.problem = ""  # why code could not be fetched, or what this host's disk refused
         self.notify: Callable[[], None] = lambda: None
 
     # -- the slot's side -----------------------------------------------------------------------------------------
@@ -116,6 +123,21 @@ class SlotSync:
     def report(self, topology_id: str, error: Failure) -> None:
         """Leave an error; when hundreds wait, the oldest go."""
         self._errors.append((topology_id, error))
+
+    def note_store(self, spec: WorkerSpec, mark: StoreMark | None) -> None:
+        """Take in what a worker says of its store; the worker of the lowest task, or of a new incarnation, speaks for all."""
+        known = self._marks.get(spec.topology_id)
+        if mark is None:
+            return
+        is_new = known is None or (known.incarnation, known.losses) != (mark.incarnation, mark.losses)
+        if (found := newer_mark(known, mark)) is not None:
+            self._marks = {spec.topology_id: found}  # one assignment: the sync's thread reads it
+        if is_new or min(spec.tasks(), default=0) == min(spec.component_by_task, default=0):
+            self._new_mark = spec.topology_id
+
+    def store_mark(self, topology_id: str) -> StoreMark | None:
+        """Return what is known of a topology's store."""
+        return self._marks.get(topology_id)
 
     def leave(self, topology_id: str) -> None:
         """The worker of that topology is gone for good: take its beat away."""
@@ -140,12 +162,20 @@ class SlotSync:
 
     def step(self, now_ms: int) -> int:
         """Do what is due; returns when to come back. A store that does not answer is asked again next time."""
+        problem = ""
         try:
             for duty in self._duties:
-                duty(now_ms)
+                try:
+                    duty(now_ms)
+                except OSError as fault:  # a full disk: heartbeats and errors do not need it
+                    problem = f"the disk of {self._slot.node} refuses writes: {fault}"
         except StoreUnavailableError as fault:
             # Every wait for it may take many seconds: the other duties would only add theirs.
             _LOG.warning("slot %s: %s", self._slot, fault)
+        if problem and problem != self._disk_problem:
+            _LOG.error("slot %s: %s", self._slot, problem)
+        self._disk_problem = problem
+        self.problem = problem or self._fetch_problem
         return now_ms + POLL_MS
 
     def wait(self, timeout_ms: int) -> None:
@@ -228,8 +258,8 @@ class SlotSync:
         part = min(parts, key=lambda part: (part.topology_id != running, part.topology_id))
         try:
             levels = self._log_levels(part.topology_id, now_ms)
-            status, components = self._status(part.topology_id), self._components(part.topology_id)
-            wish = DesiredState(part, status, components, levels, self._shadow(part, components, now_ms))
+            order, components = self._order(part.topology_id), self._components(part.topology_id)
+            wish = DesiredState(part, order, components, levels, self._shadow(part, components, now_ms))
             return wish if self._has_new_code(wish, now_ms) else self.wish
         except (StoreInconsistentError, TamperedBlobError) as fault:
             _LOG.error("slot %s: %s", self._slot, fault)
@@ -299,10 +329,12 @@ class SlotSync:
                     is_upgrading = self._status_read in _UPGRADES
                     opened.master.step(found, self.wish.component_by_task, is_upgrading, now_ms)
 
-    def _status(self, topology_id: str) -> str:
+    def _order(self, topology_id: str) -> SetStatus:
         base = self._desk().state.read_base(topology_id, self.wake)
         self._status_read = base.status if base else None
-        return "ACTIVE" if base and base.status in _WORKING else "INACTIVE"
+        if base is None:
+            return INACTIVE
+        return SetStatus("ACTIVE" if base.status in _WORKING else "INACTIVE", base.activations)
 
     def _log_levels(self, topology_id: str, now_ms: int) -> Mapping[str, str]:
         found = self._desk().state.read_log_config(topology_id, self.wake)
@@ -324,9 +356,12 @@ class SlotSync:
             assignment = self._orders.popleft()
             self._code.clear()
             try:
+                self._read_mark(assignment.topology_id)
                 self._code[assignment] = self._bring(assignment, now_ms)
+                self._fetch_problem = ""
             except (SparkStormError, OSError) as fault:
-                _LOG.error("slot %s: code of %s: %s", self._slot, assignment.topology_id, fault)
+                self._fetch_problem = f"the code of {assignment.topology_id} cannot be fetched: {fault}"
+                _LOG.error("slot %s: %s", self._slot, self._fetch_problem)
                 self._code[assignment] = BlobView.FAILED
             self.notify()
 
@@ -344,7 +379,10 @@ class SlotSync:
         return Code(code_path, conf)
 
     def _local_copy(self, topology_id: str, key: str, now_ms: int) -> Path:
-        return self._dir.keep_code(topology_id, key, self._slot.port, now_ms, self._desk().blobs.get)
+        blobs = self._desk().blobs
+        path = self._dir.keep_code(topology_id, key, self._slot.port, now_ms, blobs.get)
+        blobs.mend(key, self._dir.read_code(path) or b"")  # an emptied Redis has lost the code too: other hosts may need it
+        return path
 
     def _deliver(self, now_ms: int) -> None:
         state = self._desk().state
@@ -352,6 +390,23 @@ class SlotSync:
         _drain(self._beats, state.write_worker_beat)
         _drain(self._errors, lambda entry: state.report_error(*entry))
         _drain(self._left, self._take_leave)
+        self._write_mark(now_ms)
+
+    def _read_mark(self, topology_id: str) -> None:
+        """Read what ZooKeeper knows of a topology's store, before its worker is started."""
+        found = newer_mark(self._marks.get(topology_id), self._desk().state.read_store_mark(topology_id))
+        self._marks = {} if found is None else {topology_id: found}
+
+    def _write_mark(self, now_ms: int) -> None:
+        """Tell ZooKeeper what is known, once a second."""
+        topology_id = self._new_mark
+        if topology_id is None or now_ms < self._mark_due_ms:
+            return
+        if (mark := self._marks.get(topology_id)) is not None:
+            self._desk().state.note_store_mark(topology_id, mark)
+        self._mark_due_ms = now_ms + MARK_EVERY_MS
+        if self._new_mark == topology_id:
+            self._new_mark = None
 
     def _take_leave(self, topology_id: str) -> None:
         """Remove the heartbeat; leave a trace of a topology that was removed before its worker ended.

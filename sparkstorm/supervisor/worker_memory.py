@@ -38,6 +38,34 @@ def usage_of(pid: int) -> Usage | None:
     return Usage(pages * os.sysconf("SC_PAGE_SIZE"), ticks * 1000 // os.sysconf("SC_CLK_TCK"))
 
 
+def oom_kills(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return how many processes of this process's memory cgroup the kernel has killed for want of memory; 0 when unknown.
+
+    Version 2 counts in memory.events, version 1 in memory.oom_control. In a container the cgroup's path may be that of the host,
+    and its files at the root.
+    """
+    try:
+        rows = [line.split(":", 2) for line in proc.read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        return 0
+    for _, kinds, path in (row for row in rows if len(row) == 3):
+        if kinds == "" or "memory" in kinds.split(","):
+            folder, file = (root, "memory.events") if kinds == "" else (root / "memory", "memory.oom_control")
+            for place in (folder / path.lstrip("/") / file, folder / file):
+                if (count := _counted(place, "oom_kill")) is not None:
+                    return count
+    return 0
+
+
+def _counted(file: Path, name: str) -> int | None:
+    """Return the number behind a name in a file of lines "name number"; None when it is not there."""
+    try:
+        counts = dict(line.split() for line in file.read_text(encoding="ascii").splitlines())
+        return int(counts[name])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
 class MemoryWatch:
     """Watch over one worker process; `limit_mb` None means that nothing is enforced."""
 

@@ -24,7 +24,7 @@ from sparkstorm.model.worker_messages import (
     encode_command,
 )
 from sparkstorm.model.worker_spec import WorkerSpec
-from sparkstorm.supervisor.worker_memory import Usage, usage_of
+from sparkstorm.supervisor.worker_memory import Usage, oom_kills, usage_of
 
 _LOG = logging.getLogger(__name__)
 # Spark's own variables carry its secrets and make a child believe that it is a Spark worker.
@@ -154,13 +154,17 @@ class WorkerChild:
         """Return the memory and CPU that the child itself uses, its own children left out."""
         return usage_of(self.pid)
 
+    def oom_kills(self) -> int:
+        """Return the kills for want of memory in this process's own cgroup, which its children share."""
+        return oom_kills()
+
     def rotate_log(self, cap_bytes: int) -> bool:
         """Move a log that outgrew its cap aside; True if it did."""
         return self._log is not None and rotate_log(self._log, cap_bytes)
 
-    def last_lines(self) -> list[str]:
-        """The end of its log."""
-        return [] if self._log is None else last_lines(self._log)
+    def last_lines(self, has_crashed: bool = False) -> list[str]:
+        """The end of its log, or the crash report of a process that `has_crashed`."""
+        return [] if self._log is None else last_lines(self._log, has_crashed=has_crashed)
 
     def _send(self, line: bytes) -> None:
         # Never blocks: a child may still be importing while a large spec fills the pipe.
@@ -210,21 +214,30 @@ def rotate_log(path: Path, cap_bytes: int) -> bool:
         return False
     if size <= cap_bytes:
         return False
-    with path.open("rb") as log:
-        log.seek(size - cap_bytes)
-        path.with_name(path.name + ".1").write_bytes(log.read(cap_bytes))
+    older = path.with_name(path.name + ".1")
+    try:
+        with path.open("rb") as log:
+            log.seek(size - cap_bytes)
+            older.write_bytes(log.read(cap_bytes))
+    except OSError:  # a full disk: what the worker prints next is worth more than its old lines
+        older.unlink(missing_ok=True)
     os.truncate(path, 0)
     return True
 
 
-def last_lines(path: Path, count: int = 20, cap_bytes: int = 16_384) -> list[str]:
-    """The end of a log, empty when there is none; bytes that are no text are shown as escapes."""
+def last_lines(path: Path, count: int = 20, cap_bytes: int = 16_384, has_crashed: bool = False) -> list[str]:
+    """The end of a log, empty when there is none; bytes that are no text are shown as escapes.
+
+    Of a process that `has_crashed` they begin with its crash report, whose first frames are those of user code.
+    """
     try:
         with path.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - cap_bytes))
-            return log.read(cap_bytes).decode(errors="backslashreplace").splitlines()[-count:]
+            lines = log.read(cap_bytes).decode(errors="backslashreplace").splitlines()
     except OSError:
         return []
+    crash = max((at for at, line in enumerate(lines) if line.startswith("Fatal Python error")), default=-1) if has_crashed else -1
+    return lines[-count:] if crash < 0 else lines[crash : crash + count]
 
 
 def _report_of(line: bytes) -> WorkerReport | None:

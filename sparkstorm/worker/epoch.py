@@ -8,7 +8,8 @@ Tuples that live and die inside one epoch never touch the ledger; the algebra pe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
@@ -119,3 +120,9 @@ class Epoch:
 def as_roots(value: Any) -> Roots:
     """Roots read back from a record."""
     return tuple(value) if isinstance(value, list) else int(value)
+
+
+def key_source(token_by_task: Mapping[int, int]) -> Callable[[], str]:
+    """Return a source of keys for held inputs: each is greater than all before it, of former workers too."""
+    token, numbers = max(token_by_task.values(), default=0), count(1)
+    return lambda: f"{token:014x}-{next(numbers):010x}"

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import select
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,9 @@ from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.worker import Worker
 
 ALIVE_EVERY_S = 1.0
+MUCH_OUTPUT = 256 * 1024
+"""Characters printed between two signs of life that count as progress of the loop. A call that prints a gigabyte writes
+some megabytes a second, also on a busy machine; a call that tries in vain and says so for ever prints far less."""
 _LONGEST_WAIT_MS = 1000
 
 
@@ -47,8 +51,16 @@ def run_worker(spec: WorkerSpec, control: Control) -> int:
 
 def _say_alive(control: Control, ended: threading.Event) -> None:
     """Tell the slot that the process runs, apart from whether its loop gets on."""
+    before = _printed()
     while not ended.wait(ALIVE_EVERY_S):
-        control.send(Alive())
+        printed = _printed()
+        control.send(Alive(is_printing=printed - before >= MUCH_OUTPUT))
+        before = printed
+
+
+def _printed() -> int:
+    """Return the characters that this process has printed so far."""
+    return sum(getattr(stream, "written", 0) for stream in (sys.stdout, sys.stderr))
 
 
 class WakeUp:

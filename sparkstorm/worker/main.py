@@ -7,6 +7,7 @@ exit. Only what the wait for that line needs is imported at the top: a child tha
 
 import contextlib
 import ctypes
+import errno
 import faulthandler
 import os
 import select
@@ -189,7 +190,12 @@ def _read_first_line(fd: int) -> tuple[bytes, bytes]:
 
 def _open_log(path: str) -> None:
     """Send everything that this process prints, C code and crash reports included, to the worker's log."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+    except OSError as fault:
+        if fault.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        fd = os.open(os.devnull, os.O_WRONLY)  # a full disk: the worker runs without a log, and its slot says why
     for target in (1, 2):
         os.dup2(fd, target)
     os.close(fd)
@@ -200,23 +206,34 @@ def _open_log(path: str) -> None:
 
 
 class Stamped:
-    """A text stream whose lines begin with the time; everything but `write` is the stream's own.
+    """A text stream whose lines begin with the time; everything but `write` and `flush` is the stream's own.
 
-    What C code writes, crash reports among it, goes to the descriptor and has no time.
+    What C code writes, crash reports among it, goes to the descriptor and has no time. A disk that is full loses lines and
+    raises nothing: user code that prints is not to blame for it.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._at_start, self._lock = stream, True, threading.RLock()
+        self._second, self._stamp = 0, ""
+        self.written = 0  # characters so far
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
         """Write text, with the time before each line that begins in it; returns the characters of the text."""
+        if not text:
+            return 0
         with self._lock:
-            for line in text.splitlines(keepends=True):
-                self._stream.write(f"{_stamp()} {line}" if self._at_start else line)
-                self._at_start = line.endswith("\n")
+            self.written += len(text)
+            ends = text[-1] == "\n"
+            body = text[:-1] if ends else text
+            stamp = self._time() if self._at_start or "\n" in body else ""
+            if "\n" in body:  # one replacement: a gigabyte of lines line by line takes a minute
+                body = body.replace("\n", f"\n{stamp}")
+            with contextlib.suppress(OSError):
+                self._stream.write(f"{stamp if self._at_start else ''}{body}{text[-1] if ends else ''}")
+            self._at_start = ends
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -224,10 +241,16 @@ class Stamped:
         for line in lines:
             self.write(line)
 
+    def flush(self) -> None:
+        """Write what is buffered."""
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
-def _stamp() -> str:
-    now = time.time()
-    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))},{int(now % 1 * 1000):03d}"
+    def _time(self) -> str:
+        now = time.time()
+        if (second := int(now)) != self._second:
+            self._second, self._stamp = second, time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
+        return f"{self._stamp},{int(now % 1 * 1000):03d} "
 
 
 def _answer_where_it_hangs(control: PipeControl) -> None:

@@ -47,7 +47,10 @@ class Tally:
             counts.total, counts.done = spout.extent()
         for counts, bolt in self._bolts:
             counts.executed, bolt.executed = counts.executed + bolt.executed, 0
+            counts.acked, bolt.acked = counts.acked + bolt.acked, 0
+            counts.replayed, bolt.inbox.replayed = counts.replayed + bolt.inbox.replayed, 0
             counts.is_waiting = bolt.is_waiting
+            counts.held = max(0, len(bolt.held) - len(bolt.retries)) if bolt.held else 0
             if bolt.time is not None and bolt.time.timing is not None:
                 counts.late, bolt.time.timing.late = counts.late + bolt.time.timing.late, 0
 

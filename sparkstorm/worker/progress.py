@@ -40,6 +40,8 @@ class TaskCounts:
     done: int = 0
     retried: int = 0  # tries that failed and are made again
     bad: int = 0  # rows emitted to the stream `bad`
+    held: int = 0  # inputs that a bolt's code has neither acked nor failed
+    replayed: int = 0  # dead letters that were put back and executed; one that is given up again is parked again
 
     def add_emitted(self, emitted: int, transferred: int, bad: int) -> None:
         """Count what an emitter has taken."""
@@ -103,10 +105,11 @@ class Progress:
 _NAMES = tuple(TaskCounts.__slots__)
 _values = attrgetter(*_NAMES)
 _KINDS = [type(value) for value in astuple(TaskCounts(""))]
+_FEWEST = len(_KINDS) - 2  # a record of an older version lacks the last ones
 
 
 def _counts(values: list[Any]) -> TaskCounts:
-    if [type(value) for value in values] != _KINDS:
+    if len(values) < _FEWEST or [type(value) for value in values] != _KINDS[: len(values)]:
         raise ValueError(f"{values!r:.80} are no counts of a task")
     return TaskCounts(*values)
 
@@ -146,6 +149,6 @@ def merge(records: Iterable[Progress]) -> Progress:
 def _added(one: TaskCounts, other: TaskCounts) -> TaskCounts:
     newest = one if one.token >= other.token else other
     values: dict[str, Any] = {name: getattr(newest, name) for name in _NAMES}
-    for name in ("emitted", "transferred", "executed", "acked", "failed", "parked", "late", "retried", "bad"):
+    for name in ("emitted", "transferred", "executed", "acked", "failed", "parked", "late", "retried", "bad", "replayed"):
         values[name] = getattr(one, name) + getattr(other, name)
     return TaskCounts(**values)

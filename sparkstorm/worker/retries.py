@@ -19,6 +19,7 @@ from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.progress import TaskCounts
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.capsules import Capsules
+from sparkstorm.worker.tasks.circuit_breaker import CircuitBreaker
 from sparkstorm.worker.tasks.pending_inputs import PendingInput
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
@@ -29,9 +30,15 @@ class RetryPolicy:
     """Decides per failed input; collects dead letters for the next commit."""
 
     def __init__(
-        self, plan: WorkerPlan, count: Callable[[int], TaskCounts], report: ReportError, now_ms: Callable[[], int]
+        self,
+        plan: WorkerPlan,
+        count: Callable[[int], TaskCounts],
+        report: ReportError,
+        now_ms: Callable[[], int],
+        breaker: CircuitBreaker,
     ) -> None:
         self._plan = plan
+        self._breaker = breaker
         self._count = count
         self._report = report
         self._now_ms = now_ms
@@ -47,6 +54,7 @@ class RetryPolicy:
     def settle(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, failure: Failure) -> None:
         """A first failure of an input."""
         failure = self._noted(bolt, failure, self._waited_ms(bolt))
+        self._breaker.note_failed(bolt.component)
         self._capsules.write(bolt, tup, failure)
         if self._delivery.is_exactly_once:
             self._retry_or_park(epoch, bolt, PendingInput(tup, 0, bolt.oldest_ms, bolt.new_key()), failure)
@@ -58,6 +66,7 @@ class RetryPolicy:
         bolt.begin(held.born_ms)
         held.due_ms = None
         is_last = held.attempts == self._delivery.retries
+        self._breaker.note_try(bolt.component)
         with self._capsules.noting(bolt) if is_last else contextlib.nullcontext():
             failed = bolt.run(epoch, [held.tuple])
         if failed:
@@ -77,6 +86,7 @@ class RetryPolicy:
             key = bolt.held_key(tup)
             if key is not None:
                 held = bolt.let_go(key)
+                bolt.acked += 1
                 bolt.done_since.append(held.since_us)
                 epoch.let_go(tup.roots, held.edge)
         for tup, failure in failures:
@@ -123,6 +133,8 @@ class RetryPolicy:
         return {**waited, "tree": max(0, now_ms - held.born_ms), "retries": max(0, now_ms - since_ms)}
 
     def _take_late_failure(self, epoch: Epoch, bolt: BoltTask, held: PendingInput, failure: Failure) -> None:
+        if not held.attempts:
+            self._breaker.note_failed(bolt.component)
         if self._delivery.is_exactly_once:
             self._retry_or_park(epoch, bolt, held, failure)
             return
@@ -146,3 +158,4 @@ class RetryPolicy:
         """Fail the tree of an input: the epoch puts an edge into it that no task consumes, so it cannot end as acked."""
         epoch.fail(tup.roots, failure)
         self._count(bolt.task).failed += 1
+        self._breaker.note_given_up(failure)

@@ -128,7 +128,7 @@ class WorkerRun:
         set_log_levels: Callable[[Mapping[str, str]], None] = lambda _: None,
         shadows: LiveShadows | None = None,
     ) -> None:
-        self._status = spec.status
+        self._order = SetStatus(spec.status, spec.activations)
         self._set_log_levels = set_log_levels
         self._shadows = shadows or LiveShadows(spec, clock.now_ms)
         self._control, self._clock, self._beats, self._start = control, clock, beats, start
@@ -179,9 +179,9 @@ class WorkerRun:
                 self.worker.close()
             self.exit_code = ExitCode.STOPPED
         elif isinstance(command, SetStatus):
-            self._status = command.status
+            self._order = command
             if self.worker is not None:
-                self.worker.set_active(command.status == "ACTIVE")
+                self.worker.follow(command)
         elif isinstance(command, SetShadow) and self.worker is not None:
             self._shadows.follow(command, self.worker.crew)
         elif isinstance(command, SetLogLevels):
@@ -194,7 +194,7 @@ class WorkerRun:
             self._beats.while_waiting(str(error))
             return False
         self._control.send(Ready())
-        self.worker.set_active(self._status == "ACTIVE")
+        self.worker.follow(self._order)
         self._beats.sent_ms = 0
         return True
 
@@ -238,4 +238,5 @@ def plan_of(spec: WorkerSpec, topology: Topology, make_instance: Callable[[str],
         executors=tuple(each.executor for each in spec.executors),
         host=spec.host,
         code_key=spec.code_key,
+        store_mark=spec.store_mark,
     )

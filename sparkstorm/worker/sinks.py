@@ -53,14 +53,26 @@ class Sinks:
             runner.note_commit()
 
     def _finish(self, bolt: BoltTask, runner: SinkRunner) -> None:
-        for tup, reason in runner.finish():
+        refused = runner.finish()
+        if runner.forgotten is not None:
+            self._say_forgotten(bolt, runner.forgotten)
+            runner.forgotten = None
+        for tup, reason in refused:
             self._failures.park(self._aside, bolt, tup, 1, Failure(FailureKind.FAILED, reason))
+
+    def _say_forgotten(self, bolt: BoltTask, epochs: tuple[int, int]) -> None:
+        text = (
+            f"the target has epochs up to {epochs[1]}, of which Redis has lost those after {epochs[0]}: rows that are read again "
+            "are written again; none is left out"
+        )
+        self._report(Failure(FailureKind.SYSTEM, text, bolt.component, bolt.task))
 
     def _prepare(self, epoch: Epoch, bolt: BoltTask, runner: SinkRunner) -> None:
         try:
             runner.prepare()
         except RefusedRows as refusal:
             for tup, reason in refusal.rows:
+                bolt.acked -= 1  # it was counted when it was written
                 self._failures.park(epoch, bolt, tup, 1, Failure(FailureKind.FAILED, reason))
             runner.prepare()
 

@@ -18,11 +18,12 @@ from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.executor.pieces import count_rows, unfold
 from sparkstorm.model.failure import Failure, FailureKind, killed
 from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.worker_messages import SetStatus
 from sparkstorm.settings import EpochSettings
 from sparkstorm.transport.base import Commit, Transport, entry_order
 from sparkstorm.transport.frames import Row
 from sparkstorm.worker.backpressure import Backpressure
-from sparkstorm.worker.epoch import Epoch, IdSource
+from sparkstorm.worker.epoch import Epoch, IdSource, key_source
 from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.epoch_commit import CommitBuilder
 from sparkstorm.worker.idle_reasons import Waiting
@@ -32,10 +33,13 @@ from sparkstorm.worker.metrics import Tally
 from sparkstorm.worker.progress import Progress
 from sparkstorm.worker.retries import RetryPolicy
 from sparkstorm.worker.sinks import Sinks
+from sparkstorm.worker.tasks.acker_task import CatchUp
 from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.circuit_breaker import CircuitBreaker
 from sparkstorm.worker.tasks.inbox import Chunk
 from sparkstorm.worker.tasks.sources import Sources
 from sparkstorm.worker.tasks.spout_task import SpoutTask
+from sparkstorm.worker.tasks.store_witness import StoreWitness, expected_of
 from sparkstorm.worker.tasks.taps import Taps
 from sparkstorm.worker.tasks.task_factory import TaskFactory, TaskSet, WorkerServices
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
@@ -48,8 +52,7 @@ _REFUSED_MS, _REFUSED_LONG_MS = 20, 200  # the longer one once patience is over 
 _PATIENCE = 50  # refusals, after which a commit goes through: this worker may be the only one who can free anything
 _NEVER = float("inf")
 _GATED_MS = 5  # between two looks at the backlog that holds a task back
-_ROWS_PER_TURN = 4096
-_ROWS_PER_BATCH = 1 << 16  # for bolts that take batches
+_ROWS_PER_TURN, _ROWS_PER_BATCH = 4096, 1 << 16  # the latter for bolts that take batches
 
 
 class Worker:
@@ -70,19 +73,19 @@ class Worker:
         self._clock = clock
         self._ids = ids
         self._reporter = reporter
-        claim = transport.claim(plan.owner, plan.token_by_task)
+        claim = transport.claim(plan.owner, plan.token_by_task, expected_of(plan, ids))
         self._generation, self._seq = claim.generation, claim.seq
-        self._keys = 0
         with reading(f"{{{plan.topology_id}}}:progress"):
             self.progress = Progress.decode(claim.progress) if claim.progress else Progress(started_ms=clock.now_ms())
         self._meters = Meters(clock.now_ms)
-        assembly = TaskFactory(plan, WorkerServices(clock.now_ms, ids, self._report, wake, self._new_key, transport))
-        self._crew = assembly.build(claim)
+        around = WorkerServices(clock.now_ms, ids, self._report, wake, key_source(plan.token_by_task), transport)
+        self._crew = TaskFactory(plan, around).build(claim)
         self._origin, self.is_tracking = ids.root(), bool(plan.ackers)
         self._closing = CommitBuilder(plan, self._crew, clock.now_ms, self._origin)
         self._gates = Backpressure(plan)
         self._tally = Tally(plan, self._crew, self.progress, self._meters)
-        self._failures = RetryPolicy(plan, self._tally.of, self._report, clock.now_ms)
+        self._breaker = CircuitBreaker(plan, self._crew.bolts, self._tally.of, self._report)
+        self._failures = RetryPolicy(plan, self._tally.of, self._report, clock.now_ms, self._breaker)
         self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms(), self._report)
         self._pulse = TimerService(plan, self._crew, clock, self._gates, self._report, self._failures.park)
         self._waiting = Waiting(plan, self._crew, self._gates)
@@ -101,14 +104,17 @@ class Worker:
         self._has_more = False  # whether the last epoch may have left something to read or to do
         self._turns = deque(self._crew.bolts.values())
         self._manual = [(bolt, bolt.runner) for bolt in self._turns if isinstance(bolt.runner, ManualRunner)]
-        self._sources = Sources(plan, self._crew, clock, self._gates, self._budget, self._deliver)
+        self._sources = Sources(plan, self._crew, clock, self._gates, self._budget, self._deliver, self._breaker)
+        self._catch_up = CatchUp(self._crew.ackers.values(), clock.now_ms())
         self._begun: Epoch | None = None  # an epoch in which spouts alone have run so far
         self._others_due_ms = 0.0  # when to step for anything but a spout; 0: at once
+        self._witness = StoreWitness(plan, claim, clock.now_ms(), self._report)
         self._sinks.finish(clock.now_ms())
 
-    def set_active(self, is_active: bool) -> None:
-        """Follow the topology's status: spouts rest while it is inactive."""
-        self._sources.set_active(is_active)
+    def follow(self, order: SetStatus) -> None:
+        """Follow the topology's status: spouts rest while it is inactive; an activation ends a pause by failures."""
+        self._breaker.follow(order.activations)
+        self._sources.set_active(order.status == "ACTIVE")
 
     def ask_spouts(self) -> float | None:
         """Ask the spouts alone, while no input has come since the last step; return when to ask again, None to step now."""
@@ -145,6 +151,8 @@ class Worker:
     def _run_epoch(self, now_ms: int) -> Epoch:
         self._read()
         epoch, self._begun = self._begun or Epoch(self._ids, self.is_tracking), None
+        if self._catch_up and not self._catch_up.is_over(now_ms):
+            return epoch  # without a message of its own
         for spout in self._crew.spouts.values():
             if spout.make_callbacks():
                 self._take_emitted(epoch, spout, now_ms)
@@ -162,8 +170,11 @@ class Worker:
     def summary(self) -> dict[str, Any]:
         """Counts by executor, and why spouts emit nothing, for the heartbeat."""
         found: dict[str, Any] = {**self._tally.by_executor(), "epochs": self._seq, "keeps": self._tally.keeps()}
+        found["store"] = self._witness.figures()
         if self._sources.is_active:
             found |= {"blocked": self._waiting.blocked(self._refusal or self._sinks.problem), "gated": self._waiting.gated()}
+        if paused := self._breaker.shown():
+            found |= {**paused, "blocked": [*paused["paused"], *found.get("blocked", ())]}
         return found
 
     @property
@@ -204,8 +215,6 @@ class Worker:
     def _read_to(self) -> dict[int, str]:
         """Return the last entry read of each task that has room for more."""
         return {t: i.read_to for t, i in self._crew.inboxes.items() if len(i.chunks) < _CHUNKS_AHEAD}
-
-    # -- running ---------------------------------------------------------------------------------------------------
 
     def _run(self, epoch: Epoch, now_ms: int) -> None:
         self._budget.begin(self._clock.now_ms())  # reading has taken time
@@ -343,7 +352,7 @@ class Worker:
         bolts = self._crew.bolts.values()
         did = (
             fired is not None
-            or any(self._try_held(epoch, bolt, now_ms) for bolt in bolts)
+            or any(self._try_held(epoch, bolt, now_ms) for bolt in bolts if not bolt.is_paused)
             or any(self._try_bolt(epoch, bolt) for bolt in bolts if not self._gates.is_shut(bolt.task))
         )
         if not did:
@@ -400,6 +409,7 @@ class Worker:
         self._refused, self._refusals, self._refusal = None, 0, ""
         self._seq, self._low_ms = commit.seq, self._low_ms if commit.low_ms is None else commit.low_ms
         self._gates.note(pressure)
+        self._witness.note(pressure.step, now_ms)
         self._crew.settle()
         self._sinks.note_commit()
         self.taps.publish(now_ms, has_committed=True)
@@ -424,9 +434,9 @@ class Worker:
         due += [bolt.next_due_ms() for bolt in bolts]
         # a commit may have opened a gate or ended trees
         gated_ms, rested_ms = (now_ms, now_ms) if did else (now_ms + _GATED_MS, now_ms + (_GATED_MS if self._gates.must_ask else 1))
-        due += [gated_ms for bolt in bolts if bolt.inbox.chunks and bolt.next_chunk() is not None]
+        due += [gated_ms for bolt in bolts if bolt.inbox.chunks and not bolt.is_paused and bolt.next_chunk() is not None]
         others_ms = min((d for d in due if d is not None), default=_NEVER)
-        self._others_due_ms = 0.0 if self._careful_left or self._sinks or self._gates.must_ask else others_ms
+        self._others_due_ms = 0.0 if self._careful_left or self._sinks or self._gates.must_ask or self._catch_up else others_ms
         spouts_ms = self._sources.next_due_ms(now_ms, rested_ms)
         first_ms = others_ms if spouts_ms is None else min(others_ms, spouts_ms)
         return None if first_ms == _NEVER else first_ms
@@ -437,7 +447,3 @@ class Worker:
         self.progress.count_failure(placed, count)
         self._meters.note_failure(placed)
         self._reporter.error(placed)
-
-    def _new_key(self) -> str:
-        self._keys += 1
-        return f"{max(self._plan.token_by_task.values(), default=0):014x}-{self._keys:010x}"

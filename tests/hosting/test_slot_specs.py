@@ -7,7 +7,7 @@ from pyspark import SparkConf
 
 from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError, StoreInconsistentError
 from sparkstorm.hosting.base import RestartPause, SlotSpec, StateAddress
-from sparkstorm.hosting.spark import SPARK_CONF, slot_conf
+from sparkstorm.hosting.spark import SPARK_CONF, _shortage, slot_conf
 from sparkstorm.model.redis_address import RedisAddress
 from tests.supervisor.local_slots import LocalSlots
 
@@ -70,3 +70,15 @@ def test_executors_of_this_machine_find_the_package(monkeypatch: pytest.MonkeyPa
 def test_settings_that_would_double_or_reap_slots_are_refused(name: str) -> None:
     with pytest.raises(InvalidConfigError, match=name):
         slot_conf(SparkConf(loadDefaults=False).set(name, "true"))
+
+
+@pytest.mark.parametrize(
+    ("master", "words"),
+    [
+        ("local[1]", ["local[1] offers 1: start with --master local[3] or more", "sparkstorm.slots.per.supervisor"]),
+        ("spark://head:7077", ["offers 1: add executors or cores", "sparkstorm.supervisors", "sparkstorm.slots.start.timeout.ms"]),
+    ],
+)
+def test_too_few_cores_are_named_with_the_keys_to_change(master: str, words: list[str]) -> None:
+    said = _shortage(master, 1, 3)
+    assert all(word in said for word in words), said

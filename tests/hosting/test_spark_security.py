@@ -1,12 +1,18 @@
 """Security settings of a Spark context: what is set for which master, and what is refused or warned of."""
 
+import os
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, accumulators
 
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.hosting.spark_security import check_given, secured, with_private_scratch
+from sparkstorm.hosting.spark_security import check_given, guard_accumulators, secured, with_private_scratch
 
 
 def a_conf(master: str, **own: str) -> SparkConf:
@@ -86,3 +92,68 @@ def test_a_given_context_without_authentication_is_warned_of_here_and_refused_on
     assert "can run code in this job" in check_given(given("yarn"), False)
     with pytest.raises(InvalidConfigError, match=r"given Spark context has no spark\.authenticate"):
         check_given(given("yarn"), True)
+
+
+MAKE = """
+import sys
+from pyspark import SparkConf
+from sparkstorm.hosting.spark_security import with_private_scratch
+print(with_private_scratch(SparkConf(loadDefaults=False).setMaster("local")).get("spark.local.dir"), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_scratch_folders_of_killed_drivers_go_and_those_of_living_ones_stay(tmp_path: Path) -> None:
+    (tmp_path / "sparkstorm-spark-without-a-lock").mkdir()
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+
+    def driver() -> tuple[subprocess.Popen[str], Path]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", MAKE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
+        )
+        assert process.stdout
+        return process, Path(process.stdout.readline().strip())
+
+    drivers = [driver() for _ in range(2)]
+    (killed, left), (_, used) = drivers
+    (left / "blockmgr").mkdir()
+    killed.kill()
+    killed.wait(60)
+    assert left.exists() and used.exists()
+    drivers.append(driver())
+    assert set(tmp_path.iterdir()) == {used, drivers[2][1], tmp_path / "sparkstorm-spark-without-a-lock"}
+    for process, _ in drivers:
+        process.communicate(timeout=60)
+
+
+def test_the_accumulator_server_ends_strange_connections_in_a_line(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    guard_accumulators()
+    server: Any = accumulators._start_update_server("token", False)
+    try:
+        with socket.create_connection(server.server_address, timeout=60) as line:
+            line.sendall(b"wrong")
+            assert line.recv(1) == b""
+        with socket.create_connection(server.server_address, timeout=60) as line:
+            line.sendall(b"token" + struct.pack(">i", 0))
+            assert line.recv(1) == b"\x01"
+    finally:
+        server.shutdown()
+    assert "Traceback" not in "".join(capfd.readouterr())
+    assert caplog.text.count("Spark's accumulators") == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_the_accumulator_server_refuses_other_users_at_once() -> None:
+    guard_accumulators()
+    server: Any = accumulators._start_update_server("token", False)
+    call = (
+        "import encodings.idna, os, socket, sys; os.setuid(65534); "
+        "line = socket.create_connection(('127.0.0.1', int(sys.argv[1])), timeout=60); print(line.recv(1))"
+    )
+    try:
+        port = str(server.server_address[1])
+        assert subprocess.run([sys.executable, "-c", call, port], capture_output=True, text=True).stdout == "b''\n"
+    finally:
+        server.shutdown()

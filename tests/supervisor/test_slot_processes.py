@@ -311,8 +311,14 @@ def test_a_worker_that_cannot_start_is_reported_with_its_last_words(bench: SlotB
 def test_a_row_that_kills_is_parked_after_three_deaths(bench: SlotBench, start: Start) -> None:
     bench.submit("words-1", [FIRST])
     start("dies_of_a_row")
-    wait_until(lambda: bench.state.read_errors("words-1", "count"), "parked row")
-    assert [error.text for error in bench.state.read_errors("words-1", "count")] == ["row 5 parked"]
+
+    def texts() -> list[str]:
+        return [error.text for error in bench.state.read_errors("words-1", "count")]
+
+    wait_until(lambda: "row 5 parked" in texts(), "parked row")
+    died = "the worker process died: exit status 9"
+    where = f"{died}; it was at row 5 of entry 1-0 for 'count'#1"
+    assert texts() == [died, where, where, where, "row 5 parked"]
 
 
 def test_errors_of_components_land_in_the_tree(bench: SlotBench, start: Start) -> None:
@@ -320,7 +326,7 @@ def test_errors_of_components_land_in_the_tree(bench: SlotBench, start: Start) -
     start("reports_an_error")
     wait_until(lambda: bench.state.read_errors("words-1", "count"), "error")
     (error,) = bench.state.read_errors("words-1", "count")
-    assert (error.task, error.place, error.text) == (3, "test-host:6700", "ValueError: not a word")
+    assert (error.task, error.place, error.text) == (3, "node-1:6700 (test-host)", "ValueError: not a word")
 
 
 def test_the_stop_node_ends_slots_and_workers_gently(bench: SlotBench, start: Start) -> None:

@@ -28,6 +28,7 @@ from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.requests import LogConfig, LogLevel
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.upgrade import GrayUpgrade, code_text
+from sparkstorm.model.worker_messages import SetStatus
 from sparkstorm.scheduling.reconcile import with_codes
 from sparkstorm.scheduling.upgrade.gray_upgrade import UpgradeStep
 from sparkstorm.supervisor.node_dir import NodeDir
@@ -92,7 +93,7 @@ def test_nothing_assigned_is_no_wish(office: Office) -> None:
 
 def test_a_wish_holds_the_part_the_status_and_the_components(office: Office) -> None:
     whole = office.submit()
-    assert office.wish() == DesiredState(part_of(whole, SLOT), "ACTIVE", {1: "count", 2: "count"})  # type: ignore[arg-type]
+    assert office.wish() == DesiredState(part_of(whole, SLOT), SetStatus("ACTIVE"), {1: "count", 2: "count"})  # type: ignore[arg-type]
     assert office.woken == 1
 
 
@@ -102,7 +103,22 @@ def test_the_main_thread_is_woken_only_by_news(office: Office) -> None:
     office.wish()
     assert office.woken == 1
     office.state.update_base("t", lambda base: replace(base, status=TopologyStatus.INACTIVE))
-    assert office.wish().status == "INACTIVE" and office.woken == 2
+    assert office.wish().order.status == "INACTIVE" and office.woken == 2
+
+
+def test_an_assignment_that_comes_changes_or_goes_wakes_the_sync_without_a_poll(office: Office) -> None:
+    """S2.26: the watch on the assignments, also on those that have nothing for this slot yet."""
+    office.sync.step(0)
+    assert not office.sync.is_woken
+    whole = office.submit(slot=WorkerSlot("n2", 6700))
+    assert office.sync.is_woken, "a topology came"
+    office.sync.step(0)
+    assert not office.sync.is_woken
+    office.state.write_assignment(replace(whole, version=2, slot_by_executor={ExecutorId(1, 2): SLOT}))
+    assert office.sync.is_woken, "its assignment changed"
+    assert office.wish().assignment.topology_id == "t" and not office.sync.is_woken
+    office.store.delete(paths.assignment("t"))
+    assert office.sync.is_woken, "it is gone"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +128,7 @@ def test_the_main_thread_is_woken_only_by_news(office: Office) -> None:
 def test_a_topology_works_or_rests(office: Office, status: str, word: str) -> None:
     office.submit()
     office.state.update_base("t", lambda base: replace(base, status=TopologyStatus(status)))
-    assert office.wish().status == word
+    assert office.wish().order.status == word
 
 
 def test_of_two_topologies_on_one_port_the_running_one_stays(office: Office) -> None:
@@ -362,3 +378,21 @@ def test_a_worker_goes_on_when_its_new_code_cannot_be_fetched_or_is_not_what_was
     assert office.wish().assignment == before.assignment, "it is tried again after some seconds"
     office.sync.step(10_000)
     assert office.sync.wish and office.sync.wish.assignment.code_key == upgrade.code.code_key
+
+
+def test_a_full_disk_keeps_neither_beats_nor_errors_back(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    office.submit()
+    office.sync.step(0)
+    monkeypatch.setattr(Supervisor, "step", refuse)
+    office.sync.beat(BEAT)
+    office.sync.report("t", Failure(FailureKind.SYSTEM, "boom", "count", 1))
+    office.sync.step(1)
+    assert office.state.read_worker_beat("t", SLOT) == BEAT
+    assert [error.text for error in office.state.read_errors("t", "count")] == ["boom"]
+    assert office.sync.problem == "the disk of n1 refuses writes: [Errno 28] No space left on device"
+    monkeypatch.undo()
+    office.sync.step(2)
+    assert office.sync.problem == ""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
-from sparkstorm.supervisor.worker_memory import MemoryWatch, Usage, usage_of
+import pytest
+
+from sparkstorm.supervisor.worker_memory import MemoryWatch, Usage, oom_kills, usage_of
 
 MB = 1 << 20
 
@@ -41,3 +44,25 @@ def test_a_jump_over_the_limit_needs_no_warning_before() -> None:
     watch = MemoryWatch(100)
     watch.note(0, Usage(5000 * MB, 0))
     assert watch.complaint([]).startswith("restarted: it uses 5,000 MiB, and worker.memory.limit.mb is 100. Raise the limit")
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "file", "text", "count"),
+    [
+        ("0::/", "memory.events", "low 0\noom 9\noom_kill 7\n", 7),
+        ("0::/host/path", "memory.events", "oom_kill 3\n", 3),
+        ("5:cpu,memory:/pod", "memory/pod/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n", 2),
+        ("0::/", "cpu.stat", "usage_usec 1\n", 0),
+        ("0::/", "memory.events", "not a table at all\n", 0),
+    ],
+)
+def test_kills_for_want_of_memory_are_counted(tmp_path: Path, cgroup: str, file: str, text: str, count: int) -> None:
+    proc, counted = tmp_path / "cgroup", tmp_path / "fs" / file
+    proc.write_text(f"{cgroup}\n")
+    counted.parent.mkdir(parents=True)
+    counted.write_text(text)
+    assert oom_kills(proc, tmp_path / "fs") == count
+
+
+def test_without_proc_no_kill_is_known(tmp_path: Path) -> None:
+    assert oom_kills(tmp_path / "none") == 0

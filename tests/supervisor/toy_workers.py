@@ -167,8 +167,8 @@ def dies_of_a_row(spec: WorkerSpec, control: WorkerControl) -> int:
         control.send(ComponentError(Failure(FailureKind.PARKED, "row 5 parked", "count", 3)))
         return _serve(control, [])
     if spec.careful:
-        control.send(Trying(3, "1-0", 4))
-        control.send(Trying(3, "1-0", 5))
+        control.send(Trying(1, "1-0", 4))
+        control.send(Trying(1, "1-0", 5))
     os._exit(9)
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from sparkstorm.acking.batch import Settled
 from sparkstorm.acking.table_ledger import TableLedger
+from sparkstorm.errors import StoreRolledBackError
 from sparkstorm.model.failure import Failure, FailureKind
+from sparkstorm.transport.base import START, entry_order
 from sparkstorm.transport.frames import AckerMessages, SettledRoots
 from sparkstorm.worker.tasks.inbox import Inbox
 
 UNKNOWN = Failure(FailureKind.FAILED, "failed; its acker was started again since, and does not know why")
+_PATIENCE_MS = 90_000  # longer than a store may be away; half of it could end workers in an outage that they would survive
 _FEW_ROOTS = 48  # below it a plain loop is faster than numpy
 _COLUMNS = ("init_roots", "init_values", "init_tasks", "ack_roots", "ack_values", "renewed")
 
@@ -18,12 +23,19 @@ _COLUMNS = ("init_roots", "init_values", "init_tasks", "ack_roots", "ack_values"
 class AckerTask:
     """One `__acker` task, after Storm's Acker."""
 
-    def __init__(self, task: int, ledger: TableLedger, inbox: Inbox) -> None:
+    def __init__(self, task: int, ledger: TableLedger, inbox: Inbox, last_entry: str = START.entry) -> None:
+        """`last_entry`: the newest frame in its stream when it was claimed."""
         self.task = task
         self.ledger = ledger
         self.inbox = inbox
         self.executed = 0
         self._failure_by_root: dict[int, Failure] = {}
+        self._caught_up_at = entry_order(last_entry)
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether frames that lay in its stream at the claim have not been read yet."""
+        return entry_order(self.inbox.read_to) < self._caught_up_at
 
     def apply(self, messages: list[AckerMessages]) -> dict[int, SettledRoots]:
         """Apply an epoch's messages as one batch; verdicts by spout task."""
@@ -58,6 +70,32 @@ class AckerTask:
         for root, task in zip(settled.failed_roots.tolist(), settled.failed_tasks.tolist(), strict=True):
             verdicts.setdefault(task, SettledRoots([], {}, oldest_ms)).failed[root] = self._failure_by_root.pop(root, UNKNOWN)
         return verdicts
+
+
+class CatchUp:
+    """A worker's ackers that have yet to read the frames that lay in their streams at the claim; true while there are any.
+
+    Tasks run only after that: such a frame may be that of a former owner of a task that is here now. The worker's own messages
+    are applied with its commit. If they came first, the rest of an entry would be taken out of a tree's value before the rows
+    that its first part has sent on were put in, and the tree could be acked while they wait.
+    """
+
+    def __init__(self, ackers: Iterable[AckerTask], now_ms: int) -> None:
+        self._behind = list(ackers)
+        self._since_ms = now_ms
+
+    def __bool__(self) -> bool:
+        return bool(self._behind)
+
+    def is_over(self, now_ms: int) -> bool:
+        """Look once more; StoreRolledBackError when nothing has come for long: only another claim knows which frames are left."""
+        behind = [acker for acker in self._behind if acker.is_behind]
+        if len(behind) < len(self._behind) or any(acker.inbox.chunks for acker in behind):
+            self._since_ms = now_ms
+        self._behind = behind
+        if behind and now_ms - self._since_ms > _PATIENCE_MS:
+            raise StoreRolledBackError(f"the stream of acker task {behind[0].task} has lost frames since it was claimed")
+        return not behind
 
 
 def _joined(messages: list[AckerMessages]) -> AckerMessages:

@@ -10,13 +10,14 @@ import contextlib
 import queue
 import threading
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 from sparkstorm.api.components import BasicBolt, Bolt, Conf
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.executor.manual_runner import verdict
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import failure_of
+from sparkstorm.executor.user_traceback import describe_error, failure_of, raise_out_of_memory
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.tuples import Tuple
 
@@ -106,6 +107,9 @@ class ThreadedBolt(Bolt):
             else:
                 self._bolt.execute(tup)
             return self._recorder.failure_of(tup)
+        except MemoryError as error:  # the loop ends the worker, before it takes in this input
+            self._runner.post(partial(raise_out_of_memory, error))
+            return failure_of(describe_error(error))
         except BaseException as error:  # whatever it is (a cancelled coroutine): without its thread the bolt would hang for ever
             return failure_of(error)
 

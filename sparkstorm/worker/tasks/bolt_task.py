@@ -58,7 +58,8 @@ class BoltTask:
         self.changed_held: dict[str, None] = {}
         self.released: list[str] = []
         self.retries: list[tuple[int, str]] = []
-        self.executed = 0
+        self.executed = self.acked = 0  # since the counts were brought up to date; acked: inputs that are done
+        self.is_paused = False  # by the circuit breaker
         self.oldest_ms = 0  # birth of the oldest root among the inputs of this epoch
         self.spilled = 0  # entries of this worker's own tasks that lie in this task's stream: later rows queue behind them
         self.caught_up_at = (0, 0)  # newest frame of former owners; until it is consumed, local rows queue behind it too
@@ -96,6 +97,7 @@ class BoltTask:
             epoch.rows += count
             run_columns = self._columns_runner.execute_columns
             lost = run_columns(rows) if self.watch is None else self.watch.run(run_columns, rows)
+            self.acked += count - len(lost)
             return [(Tuple(*row), failure) for row, failure in lost]
         if self.expect is not None:
             self.expect(rows)
@@ -105,6 +107,7 @@ class BoltTask:
         epoch.rows += len(rows)
         run = self._rows_runner.execute_rows
         failed = run(rows) if self.watch is None else self.watch.run(run, rows)
+        self.acked += len(rows) - len(failed)
         return [(Tuple(*rows[place]), failure) for place, failure in failed]
 
     def run(self, epoch: Epoch, tuples: Sequence[Tuple]) -> list[FailedInput]:
@@ -115,6 +118,7 @@ class BoltTask:
         for recorder in self.recorders:
             recorder.note(tuples, failures)
         waiting = self.runner.unfinished(tuples)
+        self.acked += len(tuples) - len(failures) - len(waiting)
         if self.hooks:
             self.hooks.executed(tuples, failures, waiting)
         for tup in waiting:
@@ -199,8 +203,8 @@ class BoltTask:
 
     @property
     def is_full(self) -> bool:
-        """Return whether a blocking bolt's thread has enough to do."""
-        return self._thread is not None and self._thread.is_full
+        """Return whether this task may not run now: it is paused, or a blocking bolt's thread has enough to do."""
+        return self.is_paused or (self._thread is not None and self._thread.is_full)
 
     @property
     def is_thread_busy(self) -> bool:

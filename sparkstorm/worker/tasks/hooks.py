@@ -11,7 +11,7 @@ from sparkstorm.api.hooks import TaskHook, WorkerContext, WorkerHook
 from sparkstorm.errors import WorkerFailedError, show
 from sparkstorm.executor.emitter import Emitter, Route
 from sparkstorm.executor.runner import FailedInput, ReportError, report_of
-from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error
+from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, raise_out_of_memory
 from sparkstorm.model.tuples import Tuple
 
 TASK_HOOKS, WORKER_HOOKS = "topology.auto.task.hooks", "topology.worker.hooks"
@@ -75,6 +75,7 @@ class TaskHooks:
             try:
                 getattr(hook, method)(*arguments)
             except USER_ERRORS as error:
+                raise_out_of_memory(error)
                 self._report(report_of(error, self._component, self._task))
 
     def executed(self, tuples: Sequence[Tuple], failures: Sequence[FailedInput], waiting: Sequence[Tuple]) -> None:

@@ -35,6 +35,7 @@ class Chunk:
         "origin",
         "oldest_ms",
         "is_batch",
+        "is_replayed",
         "_runs",
         "_ends",
         "_ended",
@@ -49,11 +50,12 @@ class Chunk:
         self.is_batch = isinstance(frame, RowFrame) and frame.batch is not None
         self.done = done
         self.edge = self.origin = 0
+        self.is_replayed = isinstance(frame, RowFrame) and frame.is_replayed
         self.oldest_ms = frame.oldest_ms
         self._runs: RootRuns | None = None
         if isinstance(frame, RowFrame):
             self.edge, self._runs = frame.edge, frame.root_runs
-            self.origin = 0 if frame.is_replayed else frame.origin
+            self.origin = 0 if self.is_replayed else frame.origin
         self._ends: Ends | None = None  # found when the rows are done in several parts
         self._ended = 0  # roots whose last row is done
         if done:
@@ -88,6 +90,7 @@ class Inbox:
         "cursor",
         "drained",
         "consumed",
+        "replayed",
         "moved",
         "_codec",
         "_source",
@@ -112,6 +115,7 @@ class Inbox:
         self.cursor = cursor
         self.drained = 0  # bytes of frames consumed since the last commit
         self.consumed = 0  # the same, with the share of frames that are not consumed as a whole
+        self.replayed = 0  # rows of dead letters that were put back, consumed since the counts were brought up to date
         self.moved = False
         self._codec = codec
         self._source = source
@@ -147,6 +151,7 @@ class Inbox:
         self.chunks.popleft()
         self.cursor = Cursor(chunk.entry, 0)
         self.drained += chunk.size
+        self.replayed += chunk.total if chunk.is_replayed else 0
 
     def take_controls(self) -> list[AckerMessages | SettledRoots]:
         """All acker messages or verdicts at the head, consumed at once."""

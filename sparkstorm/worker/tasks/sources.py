@@ -8,6 +8,7 @@ from sparkstorm.clock import Clock
 from sparkstorm.worker.backpressure import Backpressure
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.epoch_budget import Budget
+from sparkstorm.worker.tasks.circuit_breaker import CircuitBreaker
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 from sparkstorm.worker.tasks.task_factory import TaskSet
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
@@ -28,7 +29,9 @@ class Sources:
         gates: Backpressure,
         budget: Budget,
         deliver: Callable[[Epoch, SpoutTask], None],
+        breaker: CircuitBreaker,
     ) -> None:
+        self._breaker = breaker
         self._spouts = crew.spouts
         self._clock, self._gates, self._budget, self._deliver = clock, gates, budget, deliver
         self._pause_ms = plan.settings.spout_sleep_ms
@@ -57,7 +60,7 @@ class Sources:
     def run_one(self, epoch: Epoch, spout: SpoutTask, calls: int) -> bool:
         """Let one spout task emit, unless it rests or is held back; return whether it did."""
         began_us = self._clock.now_us()
-        if not self.is_active or began_us < 1000 * spout.wait_until_ms:
+        if not self.is_active or self._breaker.is_open or began_us < 1000 * spout.wait_until_ms:
             return False
         if self._gates.is_shut(spout.task) or self._gates.is_store_filling or spout.pending.room == 0 or spout.is_exhausted:
             return False
@@ -75,5 +78,6 @@ class Sources:
 
     def next_due_ms(self, now_ms: int, rested_ms: int) -> float | None:
         """Return when a spout task is to be called: one that is held back at `rested_ms` at the earliest."""
-        due = (spout.next_due_ms(now_ms, rested_ms, self.is_active) for spout in self._spouts.values())
+        is_active = self.is_active and not self._breaker.is_open
+        due = (spout.next_due_ms(now_ms, rested_ms, is_active) for spout in self._spouts.values())
         return min((at_ms for at_ms in due if at_ms is not None), default=None)

@@ -208,6 +208,7 @@ class SpoutTask:
             self.emitter.roll_back(mark)
             del born[born_mark:], immediate[immediate_mark:]
             self._note_failure(error, now_ms)
+        self.acked += len(immediate) - had  # without tracking a message is done when it is emitted
         did = len(log) > start or bool(born) or len(immediate) > had
         self.take_births(epoch, now_ms)
         epoch.rows += len(log) - start
@@ -267,6 +268,7 @@ class SpoutTask:
         self._hooks.settled([*outcomes, *immediate])
         for outcome in [*outcomes, *immediate]:
             self._call(lambda o=outcome: self._tell(o))  # type: ignore[misc]
+        self.acked += len(self.collector.immediate)
         self.pending.confirm(outcomes)
         return bool(self.emitter.log or self.collector.born)
 

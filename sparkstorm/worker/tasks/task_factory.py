@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from zlib import crc32
@@ -26,7 +26,7 @@ from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.executor.runner import BasicCollector, BasicRunner, ReportError, Runner, report_of
 from sparkstorm.executor.sink_runner import LastEpoch, SinkRunner, SinkStore
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error
+from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, preparing
 from sparkstorm.executor.watermark_routes import MARK_FIELDS, TimePlan, add_lanes, add_routes
 from sparkstorm.executor.windowed_runner import Patience, TimedRunner
 from sparkstorm.model.dead_letter import REPLAYED_FIELDS
@@ -136,7 +136,7 @@ class TaskFactory:
         self._plan = plan
         self._around = around
         self._sources: dict[tuple[int, str], Source] = {}
-        self._generation = 0
+        self._generation, self._incarnation, self._origin = 0, "", plan.topology_id
         self._resources: dict[str, Any] = {}
         self._hooks_of: dict[int, TaskHooks] = {}
         self._column_bolts: dict[str, bool] = {}
@@ -156,7 +156,7 @@ class TaskFactory:
         own = {task: plan.component_by_task[task] for task in sorted(plan.tasks)}
         context = WorkerContext(plan.topology_id, plan.owner, own, plan.conf, self._resources)
         crew = TaskSet(self._blocks, self._around.report_error, worker_hooks=started_hooks(plan.settings.worker_hooks, context))
-        self._generation = claim.generation
+        self._generation, self._incarnation, self._origin = claim.generation, claim.incarnation, claim.origin
         for task in sorted(self._plan.tasks):
             record = claim.record_by_task[task]
             crew.journals[task] = Journal(task, self._plan.codec)
@@ -170,14 +170,8 @@ class TaskFactory:
                     f"component '{component}' (task {task}) was given a part of {FROM_CHECKPOINT}, but "
                     "the store has it no more: kill the topology and submit it again"
                 )
-            try:
+            with preparing(component, task, self._around.report_error):
                 self._add(crew, task, component, record)
-            except SparkStormError:
-                raise
-            except USER_ERRORS as error:  # user code in open, restore, prepare, init_state
-                raise WorkerFailedError(
-                    f"component '{component}' (task {task}) could not be prepared: {describe_error(error)}"
-                ) from error
         return crew
 
     def _add_hooks(self, crew: TaskSet, task: int, component: str) -> None:
@@ -258,6 +252,7 @@ class TaskFactory:
             self._around.now_ms,
             self._resources,
             self._column_streams(component),
+            self._incarnation,
         )
 
     def _column_streams(self, component: str) -> frozenset[str]:
@@ -280,7 +275,7 @@ class TaskFactory:
         with reading(self._key("journal", task)):
             whole, deltas = whole_and_deltas(list(crew.journals[task].read(record)), "l")
             ledger.load(whole or b"", deltas)
-        return AckerTask(task, ledger, crew.inboxes[task])
+        return AckerTask(task, ledger, crew.inboxes[task], record.last_entry)
 
     def _spout(self, task: int, component: str, crew: TaskSet, record: TaskRecord) -> SpoutTask:
         spout: Spout = self._plan.make_instance(component)
@@ -332,6 +327,8 @@ class TaskFactory:
                 made.hold(decode_held(self._plan.codec, key, record.held[key], self.source, self._around.now_ms()))
         made.changed_held.clear()
         context, conf = self._context(task, component), self._conf(component)
+        if isinstance(bolt, TransactionalSink):
+            context = replace(context, topology_id=self._origin)  # a hot deploy goes on with the epochs of its target
         if isinstance(runner, ManualRunner):
             runner.bolt.prepare(conf, context, runner)
         elif isinstance(bolt, TransactionalSink):

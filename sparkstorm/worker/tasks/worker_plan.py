@@ -12,7 +12,7 @@ from sparkstorm.model.failure import Failure
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import ACKER, Topology
 from sparkstorm.model.values.codec import Codec
-from sparkstorm.model.worker_spec import Suspect
+from sparkstorm.model.worker_spec import StoreMark, Suspect
 from sparkstorm.settings import ComponentSettings, DeliverySettings, WorkerSettings
 
 
@@ -36,6 +36,7 @@ class WorkerPlan:
     executors: tuple[ExecutorId, ...] = ()
     host: str = ""
     code_key: str = ""
+    store_mark: StoreMark | None = None  # what is known of the store
     lazy_keys: int = 0  # of a simulation: every state that can be lazy is, with so many keys in memory
 
     def placed(self, failure: Failure) -> Failure:

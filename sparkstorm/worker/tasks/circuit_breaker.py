@@ -1,0 +1,126 @@
+"""Circuit breaker of a worker: pauses the bolts of a component most of whose inputs fail, and the worker's spouts.
+
+Law: a paused bolt executes nothing. Its inputs stay where they are, in its stream or held with their tries so far, so nothing
+is lost or given up by a pause. Nimbus reads the pause from the heartbeat and deactivates the topology, so that spouts of
+other workers rest too; activation ends it. The alternative, a breaker that closes by itself after a while
+(Hystrix's half-open state), would give up another `count` inputs each time, unattended.
+
+Two figures count. The share is that of first executions which fail: further tries belong to inputs that failed before, come in
+swarms, and would make a fifth of bad inputs look like all of them. The count is of inputs that were given up (parked, or
+failed without further tries), so a store that comes back before the last try opens nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkstorm.executor.runner import ReportError
+from sparkstorm.model.failure import Failure, FailureKind
+from sparkstorm.model.requests import topology_name
+from sparkstorm.settings import BreakerSettings
+from sparkstorm.worker.progress import TaskCounts
+from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
+
+# First executions between two verdicts on the failing share, as a multiple of the count. With 1 a run of bad inputs among good
+# ones would open the breaker; with 4 a bolt that fails from now on would give up twice as many inputs before.
+_WINDOW = 2
+NEVER = "never"
+_MOST_CHARS = 240  # of the last failure's text; the whole is in its own record
+
+
+@dataclass(slots=True)
+class _Component:
+    """First executions and failures of one component's tasks in this worker since the last verdict."""
+
+    bolts: list[tuple[BoltTask, TaskCounts]]
+    tries: int = 0  # after the first
+    since: int = 0
+    failed: int = 0
+    given_up: int = 0
+    is_failing: bool = False
+    sentence: str = ""
+
+    @property
+    def executed(self) -> int:
+        """Return the first executions since the topology began, but for a constant."""
+        return sum(counts.executed + bolt.executed for bolt, counts in self.bolts) - self.tries
+
+
+class CircuitBreaker:
+    """Breakers by component of a worker's bolts; `count` returns the counts of a task."""
+
+    def __init__(
+        self, plan: WorkerPlan, bolts: Mapping[int, BoltTask], count: Callable[[int], TaskCounts], report: ReportError
+    ) -> None:
+        settings = BreakerSettings.of(plan.conf)
+        self._share, self._count, self._report = settings.share, settings.count, report
+        self._name = topology_name(plan.topology_id)
+        self._activations = 0
+        self._by_component: dict[str, _Component] = {}
+        for task, bolt in bolts.items():
+            self._by_component.setdefault(bolt.component, _Component([])).bolts.append((bolt, count(task)))
+        self._reset()
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether a component of this worker is paused."""
+        return self._is_open
+
+    def shown(self) -> dict[str, Any]:
+        """Return a sentence for each paused component and the activations seen, for the heartbeat; empty without any."""
+        sentences = [each.sentence for each in self._by_component.values() if each.sentence]
+        return {"paused": sentences, "activations": self._activations} if sentences else {}
+
+    def follow(self, activations: int) -> None:
+        """End all pauses when the topology was activated since the last call."""
+        if activations != self._activations:
+            self._activations = activations
+            self._reset()
+
+    def _reset(self) -> None:
+        """Let all bolts go on, and count from now on.
+
+        The verdict stays until new inputs bring another: what a paused bolt has left are mostly further tries.
+        """
+        self._is_open = False
+        for each in self._by_component.values():
+            each.since = each.executed
+            each.failed = each.given_up = 0
+            each.sentence = ""
+            for bolt, _ in each.bolts:
+                bolt.is_paused = False
+
+    def note_try(self, component: str) -> None:
+        """Count a try after the first one."""
+        self._by_component[component].tries += 1
+
+    def note_failed(self, component: str) -> None:
+        """Count an input whose first execution failed."""
+        each = self._by_component[component]
+        each.failed += 1
+        executed = each.executed - each.since
+        if self._share != NEVER and executed >= _WINDOW * self._count:
+            each.is_failing = each.failed >= float(self._share) * executed
+            each.given_up = each.given_up if each.is_failing else 0
+            each.since, each.failed = each.since + executed, 0
+
+    def note_given_up(self, failure: Failure) -> None:
+        """Count an input that was given up; pause its component when it was one too many."""
+        each = self._by_component[failure.component]
+        each.given_up += 1
+        if each.is_failing and each.given_up >= self._count and not each.sentence:
+            self._open(each, failure)
+
+    def _open(self, each: _Component, failure: Failure) -> None:
+        for bolt, _ in each.bolts:
+            bolt.is_paused = True
+        self._is_open = True
+        each.sentence = (
+            f"bolt '{failure.component}' is paused: most of its inputs fail, and {each.given_up:,} were given up, the last by "
+            f"{failure.text[:_MOST_CHARS]}; when the cause is mended, `sparkstorm activate {self._name}` or new code goes on "
+            "(topology.failure.pause.share)"
+        )
+        self._report(Failure(FailureKind.SYSTEM, each.sentence, failure.component, failure.task))
