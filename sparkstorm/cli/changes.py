@@ -13,7 +13,7 @@ from sparkstorm.config import check, parse_override
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import ExecutorId, TaskInfo, WorkerSlot
 from sparkstorm.model.requests import LOG_LEVELS, LogLevel, RebalancePlan
-from sparkstorm.model.status import RebalanceOptions
+from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 
 
 def add_verbs(verbs: Any) -> None:
@@ -45,7 +45,10 @@ def add_verbs(verbs: Any) -> None:
 
 def kill(arguments: argparse.Namespace) -> int:
     """End a topology: its spouts rest for the wait, then its workers are stopped and its data is deleted."""
-    return _change_status(arguments, lambda handle: handle.kill(arguments.wait), "killed")
+    with opened(arguments, writes=True) as cluster:
+        topology_id = cluster.kill(arguments.name, arguments.wait)
+    say(arguments, f"{topology_id} is killed", {"topology_id": topology_id, "status": TopologyStatus.KILLED})
+    return OK
 
 
 def savepoint(arguments: argparse.Namespace) -> int:
@@ -93,7 +96,8 @@ def rebalance(arguments: argparse.Namespace) -> int:
             print("nothing was changed; --yes carries the plan out", file=sys.stderr)
             return FAILED
         handle.rebalance(options, arguments.wait, steps(arguments))
-        say(arguments, f"{handle.topology_id} is rebalanced", plan_record(plan))
+        less = f"; it has {plan.given_workers} of {plan.wanted_workers} workers: {plan.shortfall}" if plan.shortfall else ""
+        say(arguments, f"{handle.topology_id} is rebalanced{less}", plan_record(plan))
     return OK
 
 
@@ -118,7 +122,9 @@ def rebalance_options(arguments: argparse.Namespace) -> RebalanceOptions:
 def plan_text(plan: RebalancePlan, tasks: Mapping[int, TaskInfo]) -> str:
     """Return a plan as text: executors that stay, move, begin or end, and topologies without a slot."""
     movement = plan.movement
-    workers = f"{len(set(plan.before.values()))} -> {len(set(plan.after.values()))} workers"
+    workers = f"{len(set(plan.before.values()))} -> {plan.given_workers} workers"
+    if plan.shortfall:
+        workers += f" ({plan.wanted_workers} wanted: {plan.shortfall})"
     lines = [f"plan for {plan.topology_id}: {workers}, {len(movement.stayed)} executors stay"]
     for executor, before, after in movement.moved:
         lines.append(f"  {executor_text(executor, tasks)}: {before or 'new'} -> {after}")
@@ -132,6 +138,7 @@ def plan_record(plan: RebalancePlan) -> dict[str, Any]:
     movement = plan.movement
     return {
         "topology_id": plan.topology_id,
+        "workers": {"before": len(set(plan.before.values())), "wanted": plan.wanted_workers, "given": plan.given_workers},
         "stay": [str(executor) for executor in movement.stayed],
         "move": [{"executor": str(e), "from": str(before) if before else None, "to": str(to)} for e, before, to in movement.moved],
         "end": [{"executor": str(executor), "on": str(slot)} for executor, slot in movement.dropped],

@@ -14,7 +14,7 @@ from sparkstorm.client import ClusterClient
 from sparkstorm.client.dead_letters import StoredLetters
 from sparkstorm.client.logs import shown
 from sparkstorm.errors import InvalidConfigError, NotAliveError
-from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.dead_letter import Cause, DeadLetter
 
 _SHOWN_CAUSES = 20
 
@@ -68,12 +68,12 @@ def _list(arguments: argparse.Namespace, title: str, letters: Iterable[tuple[str
         for id, letter, data in letters:
             print(line_of(id, letter, data), flush=True)
         return
-    groups = Groups()
-    for _, letter, _ in letters:
-        groups.add(letter)
+    groups, ids_by_cause = Groups(), dict[Cause, list[str]]()
+    for id, letter, _ in letters:
+        ids_by_cause.setdefault(groups.add(letter), []).append(id)
     count = sum(group.count for _, group in groups.largest())
     if arguments.json:
-        causes = [{"cause": str(cause), "count": group.count} for cause, group in groups.largest()]
+        causes = [{"cause": str(cause), "count": group.count, "ids": ids_by_cause[cause]} for cause, group in groups.largest()]
         write_json({"of": title, "count": count, "causes": causes})
         return
     print(f"{title}: {count:,} dead letters")

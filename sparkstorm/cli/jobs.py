@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,12 +15,14 @@ from typing import Any
 from sparkstorm.cli.common import EXITS, OK, add_topology_verb, add_verb, opened, say, steps
 from sparkstorm.errors import SlotsUnavailableError
 
+_MASTER_LINE = re.compile(r"\s*spark\.master(?:\s*[=:]\s*|\s+)(\S+)")
 _JOB_EXITS = f"{EXITS}, 3 done but tuples were parked"
 
 
 def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
     from sparkstorm.app.job import add_options
+    from sparkstorm.app.replay import options as of_replay
 
     verb = add_verb(verbs, "submit", submit, "submit the topology of a job file and follow it", epilog=_JOB_EXITS)
     add_options(verb)
@@ -27,6 +30,12 @@ def add_verbs(verbs: Any) -> None:
     add_options(verb)
     _add_spark_options(verb)
     verb.set_defaults(run=run)
+    verb = verbs.add_parser(
+        "replay", help="run a job file over history, as a Spark batch", description=replay.__doc__, epilog=of_replay.EXITS
+    )
+    of_replay.add_options(verb)
+    _add_spark_options(verb)
+    verb.set_defaults(run=replay)
     verb = add_verb(verbs, "update", update, "replace a running topology's code by that of a job file")
     verb.add_argument("conf", metavar="CONF.yaml", help="the job file")
     verb.add_argument("--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`")
@@ -85,14 +94,26 @@ def cluster(arguments: argparse.Namespace) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run a job on a cluster of its own, which ends with it; Redis and ZooKeeper are embedded unless addresses are configured."""
+    names = {"name": "--name", "from_checkpoint": "--from", "fresh": "--fresh", "detach": "--detach"}
+    lists = {"input": "--input", "files": "--files", "archives": "--archives"}
+    return _become_driver(arguments, "sparkstorm.app.job", _words(arguments, {**names, **lists}))
+
+
+def replay(arguments: argparse.Namespace) -> int:
+    """Replay a job's topology over history, as a Spark batch; with --checkpoint a live run goes on from its end."""
+    named = ("input", "output", "format", "output_format", "result", "event_time", "checkpoint", "rows", "against", "name")
+    names = {name: f"--{name.replace('_', '-')}" for name in (*named, "skip_bad", "overwrite")} | {"from_checkpoint": "--from"}
+    return _become_driver(arguments, "sparkstorm.app.replay.job", _words(arguments, names))
+
+
+def _words(arguments: argparse.Namespace, names: Mapping[str, str]) -> list[str]:
+    """Return parsed options as the words of a command line; `names` has the option of each attribute."""
     words = [arguments.conf, *_overrides(arguments)]
-    for name, value in (("--name", arguments.name), ("--from", arguments.from_checkpoint)):
-        words += [name, value] if value else []
-    words += ["--fresh"] if arguments.fresh else []
-    words += ["--detach"] if arguments.detach else []
-    for name, values in (("--input", arguments.input), ("--files", arguments.files), ("--archives", arguments.archives)):
-        words += [name, *values] if values else []
-    return _become_driver(arguments, "sparkstorm.app.job", words)
+    for attribute, name in names.items():
+        value = getattr(arguments, attribute)
+        if value:
+            words += [name] if value is True else [name, *([value] if isinstance(value, str) else value)]
+    return words
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:
@@ -103,32 +124,53 @@ def _become_driver(arguments: argparse.Namespace, module: str, words: Sequence[s
     """Replace this process by a driver; SlotsUnavailableError when there is no Spark to host it."""
     from sparkstorm.embedded.java import find_java
 
-    if importlib.util.find_spec("pyspark") is None:
+    if (found := importlib.util.find_spec("pyspark")) is None:
         raise SlotsUnavailableError("a cluster runs on Spark, and this Python has no pyspark: pip install pyspark")
-    environment = cluster_environment(arguments, os.environ, sys.executable, Path(find_java()).resolve().parent.parent)
+    spark_home = Path(os.environ.get("SPARK_HOME") or Path(found.origin or "").parent)
+    java_home = Path(find_java()).resolve().parent.parent
+    environment = cluster_environment(arguments, os.environ, sys.executable, java_home, spark_home)
     command = [sys.executable, "-m", module, *words]
     sys.stdout.flush()
     os.execve(command[0], command, environment)
 
 
 def cluster_environment(
-    arguments: argparse.Namespace, environment: Mapping[str, str], python: str, java_home: Path
+    arguments: argparse.Namespace, environment: Mapping[str, str], python: str, java_home: Path, spark_home: Path
 ) -> dict[str, str]:
-    """Return the environment of the cluster's driver: this Python, a Java that is new enough, the options of spark-submit."""
+    """Return the environment of the cluster's driver: this Python, a Java that is new enough, the options of spark-submit.
+
+    Spark's folder of settings is left as the user has it where it says something: in SPARK_CONF_DIR, or in `spark_home`/conf.
+    A driver on another master than a local one keeps its own address, which the executors' hosts must reach.
+    """
     folders = [str(Path(python).parent), *environment.get("PATH", os.defpath).split(os.pathsep)]
     options = ["--master", arguments.master] if arguments.master else []
     for setting in arguments.spark:
         options += ["--conf", setting]
     submit = {"PYSPARK_SUBMIT_ARGS": shlex.join([*options, "pyspark-shell"])} if options else {}
-    # keeps Spark's own log, and a warning of the JVM's, out of sight; a Spark of the user's has a folder of its own
-    quiet = {} if "SPARK_HOME" in environment else {"SPARK_CONF_DIR": str(Path(__file__).parents[1] / "app" / "spark_conf")}
+    defaults = Path(environment.get("SPARK_CONF_DIR") or spark_home / "conf") / "spark-defaults.conf"
+    # keeps Spark's own log, and a warning of the JVM's, out of sight
+    is_theirs = "SPARK_HOME" in environment or defaults.exists()
+    quiet = {} if is_theirs else {"SPARK_CONF_DIR": str(Path(__file__).parents[1] / "app" / "spark_conf")}
+    loopback = {"SPARK_LOCAL_IP": "127.0.0.1"} if _master(arguments, defaults).startswith("local") else {}
     return {
         **quiet,
         "PYSPARK_PYTHON": python,
         "PYSPARK_DRIVER_PYTHON": python,
-        "SPARK_LOCAL_IP": "127.0.0.1",
+        **loopback,
         **environment,
         "JAVA_HOME": str(java_home),
         "PATH": os.pathsep.join(dict.fromkeys(folders)),
         **submit,
     }
+
+
+def _master(arguments: argparse.Namespace, defaults: Path) -> str:
+    """Return the master that Spark will use: of --master, of --spark spark.master=..., of spark-defaults.conf, else local."""
+    given = [arguments.master] if arguments.master else []
+    given += [value for key, _, value in (each.partition("=") for each in arguments.spark) if key.strip() == "spark.master"]
+    try:
+        lines = defaults.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    given += [match[1] for line in lines if (match := _MASTER_LINE.match(line))]
+    return str(given[0]).strip() if given else "local"

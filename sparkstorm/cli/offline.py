@@ -1,13 +1,53 @@
-"""Verbs that need no cluster: schedule, recorded."""
+"""Verbs that need no cluster: explain, show, schedule, recorded."""
 
 import argparse
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sparkstorm import config
+from sparkstorm.cli.common import OK, table, write_json
 from sparkstorm.scheduling.form.solve import answer_to
+
+_FORMS = {
+    "svg": "write a picture",
+    "mermaid": "write a Mermaid flowchart",
+    "dot": "write Graphviz's language",
+    "json": "write JSON, for programs",
+}
+
+
+def explain(arguments: argparse.Namespace) -> int:
+    """Print what configuration keys do: effect, values, default; `*` is a wildcard."""
+    for pattern in arguments.keys:
+        for text in config.explain(pattern):
+            print(text)
+    return OK
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Print the topology of a job file without running it: a table, or a picture or text for other programs."""
+    from sparkstorm.app.job import read_job
+    from sparkstorm.app.job_file import make_topology
+    from sparkstorm.notebook.topology_graph import dot, graph_of, mermaid, picture, rows_of
+
+    job = read_job(arguments)
+    graph = graph_of(make_topology(job)[0], job.conf)
+    if arguments.form == "json":
+        write_json({"name": job.name, **asdict(graph)})
+    elif arguments.form == "table":
+        print(table(("component", "kind", "executors", "tasks", "inputs"), rows_of(graph)))
+    else:
+        forms = {
+            "svg": lambda: picture(graph, f"topology {job.name}").text,
+            "mermaid": lambda: mermaid(graph),
+            "dot": lambda: dot(graph),
+        }
+        print(forms[arguments.form]())
+    return OK
 
 
 def _problems(path: str, one_per_line: bool) -> Iterator[bytes]:
@@ -60,6 +100,18 @@ def recorded(arguments: argparse.Namespace) -> int:
 
 def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
+    verb = verbs.add_parser("explain", help="say what a configuration key does", description=explain.__doc__)
+    verb.add_argument("keys", nargs="+", metavar="KEY", help="a key, or a pattern such as 'topology.max.*'")
+    verb.set_defaults(run=explain)
+    verb = verbs.add_parser("show", help="show the topology of a job file", description=show.__doc__)
+    verb.add_argument("conf", metavar="CONF.yaml", help="the job file")
+    verb.add_argument("--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`")
+    verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
+    verb.add_argument("--name", help="name of the topology")
+    forms = verb.add_mutually_exclusive_group()
+    for form, what in _FORMS.items():
+        forms.add_argument(f"--{form}", dest="form", action="store_const", const=form, help=what)
+    verb.set_defaults(run=show, form="table")
     verb = verbs.add_parser("schedule", help="answer scheduling problems", description=schedule.__doc__)
     verb.add_argument("files", nargs="+", metavar="FILE", help='a problem as JSON (shown in benchmarks/conformance), "-" for stdin')
     verb.add_argument("--lines", action="store_true", help="one problem per line")

@@ -7,16 +7,18 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sparkstorm.app.console import bad_lines
+from sparkstorm.app.console import bad_lines, held_lines, late_lines
 from sparkstorm.cli.common import OK, add_topology_verb, add_verb, lasted, opened, table, when, write_json
 from sparkstorm.client import TopologyHandle
 from sparkstorm.client.logs import shown
+from sparkstorm.client.worker_problems import DEAD
 from sparkstorm.clock import SystemClock
 from sparkstorm.cluster.nimbus_state import DriverInfo
-from sparkstorm.model.assignment import TopologySummary
+from sparkstorm.model.assignment import TopologySummary, WorkerSlot
 from sparkstorm.model.failure import Failure, FailureGroup
 from sparkstorm.model.names import driver_of_node
 from sparkstorm.model.task_beats import TaskBeat
+from sparkstorm.nimbus.error_reports import FAILED
 from sparkstorm.worker.progress import TaskCounts
 
 _FIGURES = ("memory_mb", "memory_growth_mb_per_minute", "cpu_percent")
@@ -42,15 +44,17 @@ def add_verbs(verbs: Any) -> None:
 def list_topologies(arguments: argparse.Namespace) -> int:
     """List every topology with its status and size, then Nimbus's problems."""
     with opened(arguments) as cluster:
-        summaries, problems = cluster.summaries(), cluster.problems()
+        summaries, sentences = cluster.summaries(), cluster.problem_sentences()
         now_ms = SystemClock().now_ms()
     if arguments.json:
+        problems = {about: "; ".join(each) for about, each in sentences.items()}
         write_json({"topologies": [asdict(each) for each in summaries], "problems": problems})
         return OK
     titles = ("name", "status", "workers", "executors", "tasks", "up", "owner", "id")
     print(table(titles, [_row(each, now_ms) for each in summaries]) if summaries else "no topology runs here")
-    for about, problem in sorted(problems.items()):
-        print(f"problem ({about}): {shown(problem)}")
+    for about, each in sorted(sentences.items()):
+        for sentence in each:
+            print(f"problem ({about}): {shown(sentence)}")
     return OK
 
 
@@ -85,7 +89,7 @@ def tasks(arguments: argparse.Namespace) -> int:
         print(f"no task of {handle.topology_id} has reported yet")
         return OK
     titles = ("task", "worker", "up", "emitted", "executed", "failed", "queued", "execute us p50/p95/p99", "last error")
-    print(table(titles, [_task_row(task, each) for task, each in found.by_task.items()]))
+    print(table(titles, [_task_row(task, each) for task, each in sorted(found.by_task.items())]))
     print(f"as of {lasted(SystemClock().now_ms() - found.time_ms)} ago")
     return OK
 
@@ -128,7 +132,8 @@ def _driver(each: DriverInfo, leading: str, slots: Mapping[str, int]) -> dict[st
 
 def status_of(handle: TopologyHandle) -> dict[str, Any]:
     """Return everything that `status` shows."""
-    summary, base = handle.summary(), handle.status()
+    summary, base, beats = handle.summary(), handle.status(), handle.beats()
+    dead = handle.dead_slots(beats)
     return {
         "topology_id": handle.topology_id,
         "name": handle.name,
@@ -140,14 +145,14 @@ def status_of(handle: TopologyHandle) -> dict[str, Any]:
         "workers": [
             {
                 "slot": f"{beat.node}:{beat.port}",
-                "state": beat.state,
+                "state": DEAD if WorkerSlot(beat.node, beat.port) in dead else beat.state,
                 "pid": beat.pid,
                 "start_ms": beat.start_ms,
                 "beat_ms": beat.time_ms,
                 "message": beat.message,
                 **{name: figure for name in _FIGURES if type(figure := beat.stats.get(name)) is int},
             }
-            for beat in handle.beats()
+            for beat in beats
         ],
         "slots": sorted(map(str, handle.slots())),
         "problems": handle.problems(),
@@ -164,6 +169,7 @@ def counts_by_component(counts: Mapping[int, TaskCounts]) -> dict[str, dict[str,
             sums["tasks"] += 1
             for name in _COUNTS:
                 sums[name] += getattr(each, name)
+            sums["parked"] -= each.replayed
     return found
 
 
@@ -176,7 +182,7 @@ def status_text(found: Mapping[str, Any], now_ms: int) -> str:
         rows = [(name, *sums.values()) for name, sums in found["components"].items()]
         lines += ["", table(("component", "tasks", *_COUNTS), rows)]
     progress = found["progress"]
-    lines += bad_lines(progress["bad"])
+    lines += bad_lines(progress["bad"]) + late_lines(progress["late"]) + held_lines(progress["held"])
     if progress["p50_ms"] is not None:
         lines.append(f"complete latency: p50 {progress['p50_ms']:,.0f} ms, p99 {progress['p99_ms']:,.0f} ms")
     missing = set(found["slots"]) - {worker["slot"] for worker in found["workers"]}
@@ -188,8 +194,15 @@ def status_text(found: Mapping[str, Any], now_ms: int) -> str:
     rows += [(slot, "no heartbeat", *[None] * 5) for slot in sorted(missing)]
     if rows:
         lines += ["", table(("worker", "state", "pid", "up", "last beat", "MiB", "CPU %"), rows)]
-    lines += [f"worker {each['slot']}: {shown(each['message'])}" for each in found["workers"] if each["message"]]
-    lines += [f"problem: {shown(problem)}" for problem in found["problems"]]
+    messages = {
+        # The end of its log is worth the room where a worker cannot start; `errors` has it for each death.
+        f"worker {each['slot']}: {each['message'] if each['state'] == FAILED else each['message'].partition(chr(10))[0]}"
+        for each in found["workers"]
+        if each["message"]
+    }
+    lines += [shown(each) for each in sorted(messages)]
+    said = {each.partition("\n")[0] for each in messages}
+    lines += [f"problem: {shown(problem)}" for problem in found["problems"] if problem not in said]
     if found["dead_letters"]:
         lines.append(f"{found['dead_letters']:,} dead letters: sparkstorm dead-letters list {found['name']}")
     return "\n".join(lines)
@@ -224,13 +237,16 @@ def failures(arguments: argparse.Namespace) -> int:
 
 def failures_text(group: FailureGroup) -> str:
     """Return the failures of one cause for people."""
-    lines = [f"{group.count:>9,}  {shown(str(group.cause))}"]
     newest = group.newest
+    is_masked = newest is not None and not group.cause.place and ("*" in group.cause.error or len(group.cause.error) >= 100)
+    cause = f"{group.cause.component}: {newest.text.partition(chr(10))[0]}" if newest and is_masked else str(group.cause)
+    lines = [f"{group.count:>9,}  {shown(cause)}"]
     if newest is not None:
         waits = ", ".join(f"{name} {ms:,} ms" for name, ms in newest.waited_ms.items())
         code = f", code {newest.code_version[:12]}" if newest.code_version else ""
         waited = f"; waited: {waits}" if waits else ""
-        lines += [f"{newest.kind} {when(newest.time_ms)} on {newest.place or '?'}{code}{waited}", *newest.text.splitlines()]
+        lines.append(f"{newest.kind} {when(newest.time_ms)} on {newest.place or '?'}{code}{waited}")
+        lines += newest.text.splitlines()[1 if is_masked else 0 :]  # the first line is the cause's
         lines += [f"  {line}" for line in newest.traceback.splitlines()]
     return "\n".join([lines[0], *(f"{'':11}{shown(line)}" for line in lines[1:])])
 

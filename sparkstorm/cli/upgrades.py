@@ -31,6 +31,7 @@ from sparkstorm.clock import SystemClock
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.failure import Failure
+from sparkstorm.model.names import counted
 from sparkstorm.model.upgrade import UpgradeStage
 
 _LOOK_SECS = 0.2
@@ -126,7 +127,7 @@ def compare(arguments: argparse.Namespace) -> int:
     else:
         for each in found.differences:
             print(shown(str(each)))
-        print(f"{found.compared:,} tuples compared, {found.different:,} come out differently")
+        print(f"{counted(found.compared, 'tuple')} compared, {found.different:,} come out differently")
     return FAILED if found.different else OK
 
 
@@ -160,7 +161,9 @@ def roll_back(arguments: argparse.Namespace) -> int:
 def status(arguments: argparse.Namespace) -> int:
     """Show the stage of a gray upgrade and which workers run what."""
     with opened(arguments) as cluster:
-        _show(arguments, cluster.topology(arguments.name).upgrade.status())
+        handle = cluster.topology(arguments.name)
+        found = handle.upgrade.status()
+        _show(arguments, found, status_text(found, SystemClock().now_ms()), _parked(handle, found.last_rollback))
     return OK
 
 
@@ -176,7 +179,11 @@ def _follow(arguments: argparse.Namespace, handle: TopologyHandle, before: Failu
         is_late = time.monotonic() >= until
     found = handle.upgrade.status()
     is_old = found.last_rollback == before  # of an earlier upgrade: `status` shows it
-    _show(arguments, replace(found, last_rollback=None) if is_old else found)
+    shown_status = replace(found, last_rollback=None) if is_old else found
+    is_over = found.stage is UpgradeStage.NONE and found.status == "ACTIVE" and not arguments.no_wait
+    is_completed = is_over and shown_status.last_rollback is None
+    text = completed_text(found) if is_completed else status_text(shown_status, SystemClock().now_ms())
+    _show(arguments, shown_status, text, _parked(handle, shown_status.last_rollback))
     if is_late:
         print(f"the workers have not restarted within {arguments.timeout:g} s; the cluster goes on with it", file=sys.stderr)
     was_taken_back = not is_rollback and (found.last_rollback != before or found.stage is UpgradeStage.ROLLING_BACK)
@@ -186,8 +193,26 @@ def _follow(arguments: argparse.Namespace, handle: TopologyHandle, before: Failu
     return FAILED if is_late or was_taken_back else OK
 
 
-def _show(arguments: argparse.Namespace, found: UpgradeStatus) -> None:
-    say(arguments, status_text(found, SystemClock().now_ms()), {}) if not arguments.json else write_json(status_record(found))
+def _parked(handle: TopologyHandle, rollback: Failure | None) -> int:
+    """Return how many dead letters the code has left that was taken back; 0 without a rollback."""
+    return handle.dead_letters.count_of(rollback.code_version) if rollback and rollback.code_version else 0
+
+
+def _show(arguments: argparse.Namespace, found: UpgradeStatus, text: str, parked: int) -> None:
+    if parked:
+        text += (
+            f"\n{counted(parked, 'tuple is a dead letter', 'tuples are dead letters')} of the code that was taken back: "
+            f"`sparkstorm dead-letters replay {found.topology_id} --all` gives them to the code that runs now"
+        )
+    say(arguments, text, {**status_record(found), "parked": parked})
+
+
+def completed_text(found: UpgradeStatus) -> str:
+    """Return the end of a gray upgrade for people."""
+    line = f"{found.topology_id} is {found.status}; the gray upgrade is complete: "
+    if not found.other_code:
+        return f"{line}all {len(found.remaining)} workers run the new code"
+    return f"{line}{', '.join(map(str, found.other_code))} run other code than the rest, as they were when it was ended"
 
 
 def status_record(found: UpgradeStatus) -> dict[str, Any]:

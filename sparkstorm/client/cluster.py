@@ -16,6 +16,7 @@ from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.checkpoint.restore import Seeds
 from sparkstorm.client.dead_letters import StoredLetters, kept_in
 from sparkstorm.client.handle import TopologyHandle
+from sparkstorm.client.worker_problems import DeadWorkers
 from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.config import Conf
@@ -23,12 +24,13 @@ from sparkstorm.errors import NotAliveError, ReadOnlyConnectionError
 from sparkstorm.model.assignment import TopologySummary
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.requests import topology_name
+from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.value_types import check_serializers, top_module
 from sparkstorm.nimbus.request_client import Progress
 from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.nimbus.submission import SubmitOptions
-from sparkstorm.settings import FileSettings, SubmissionSettings
+from sparkstorm.settings import FileSettings, SubmissionSettings, SupervisorSettings
 from sparkstorm.transport.initial_state import RedisSeeding
 from sparkstorm.transport.reader import RedisReader
 from sparkstorm.worker.tasks.states import sow
@@ -53,6 +55,7 @@ class ClusterClient:
         self._redis = redis
         self._opened = opened or contextlib.ExitStack()
         self._handles: dict[str, TopologyHandle] = {}
+        self.dead_workers = DeadWorkers(state.read_worker_beat, SupervisorSettings.of(conf).worker_heartbeat_ms)
 
     def __enter__(self) -> ClusterClient:
         return self
@@ -113,8 +116,18 @@ class ClusterClient:
         return {info.supervisor_id: len(info.ports) for info in infos if info is not None}
 
     def problems(self) -> dict[str, str]:
-        """Return Nimbus's problems, a sentence each, by topology id, "scheduler" or "turn"."""
-        return self.service.problems()
+        """Return problems by topology id or name, "scheduler", "blacklist" or "turn"; those of one are joined by "; "."""
+        return {about: "; ".join(sentences) for about, sentences in self.problem_sentences().items()}
+
+    def problem_sentences(self) -> dict[str, list[str]]:
+        """Return Nimbus's problems, and those that the workers of running topologies show, in sentences by subject."""
+        found = {about: [sentence] for about, sentence in self.service.problems().items()}
+        handles = [self.handle(each.topology_id) for each in self.summaries() if each.status != TopologyStatus.KILLED]
+        self.dead_workers.among([beat for handle in handles for beat in handle.beats()])  # one wait for all
+        for handle in handles:
+            known = found.setdefault(handle.topology_id, [])
+            known += [sentence for sentence in handle.worker_problems() if sentence not in known]
+        return {about: sentences for about, sentences in found.items() if sentences}
 
     def dead_letters(self, topology: str | None = None) -> dict[str, StoredLetters]:
         """Return the dead letters by topology id, of all topologies or one by name or id; also of those that are gone."""
@@ -169,6 +182,19 @@ class ClusterClient:
         self.require_writer()
         code = packed(topology, by_value, conf or {})
         return self.handle(self.service.carry_out(self.service.update_request(name, topology, conf or {}, code), progress))
+
+    def kill(self, name: str, wait_secs: float | None = None) -> str:
+        """End a topology by its name or id, and return the id.
+
+        The id of a topology that ZooKeeper has lost (see `problems`) is taken too: what Redis keeps of it is deleted.
+        """
+        self.require_writer()
+        if name in self.problems() and name not in self.state.topology_ids():
+            self.service.kill(topology_name(name), wait_secs, name)
+            return name
+        handle = self.topology(name)
+        handle.kill(wait_secs)
+        return handle.topology_id
 
     def running_code(self, topology_id: str) -> tuple[bytes, Mapping[str, Any]]:
         """Return the code of a topology as its workers open it, and its configuration; NotAliveError when it is gone."""

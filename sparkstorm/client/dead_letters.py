@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 import redis
@@ -23,6 +24,7 @@ Read = Callable[[int, str], list[tuple[str, bytes]]]
 """(limit, id) -> the oldest stored letters behind that id, with their ids."""
 
 AT_ONCE = 100  # a letter may be as large as a commit
+_BYTES_AT_ONCE = 1 << 20  # of frames in one step of a replay: the server does nothing else meanwhile
 _PATIENCE_S = 5.0
 
 
@@ -30,8 +32,8 @@ class LetterStore(Protocol):
     """The part of a `transport.base.Reader` that deals with dead letters."""
 
     def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]: ...
-    def letter(self, id: str) -> bytes | None: ...
-    def put_back(self, id: str, task: int, frame: bytes) -> bool: ...
+    def letters(self, ids: Sequence[str]) -> dict[str, bytes]: ...
+    def put_back(self, letters: Sequence[tuple[str, int, bytes]]) -> list[str]: ...
     def count_dead_letters(self) -> int: ...
     def drop_dead_letter(self, id: str) -> bool: ...
     def drop_dead_letters(self) -> int: ...
@@ -73,12 +75,16 @@ class StoredLetters:
 
     def get(self, id: str) -> DeadLetter | None:
         """Return a letter by its id; None when it is not there, or cannot be read."""
-        data = self._store.letter(id)
+        data = self._store.letters([id]).get(id)
         return None if data is None else decoded(data)
 
     def count(self) -> int:
         """Return how many letters are kept."""
         return self._store.count_dead_letters()
+
+    def count_of(self, code_version: str) -> int:
+        """Return how many letters that code parked; every letter is read."""
+        return sum(letter is not None and letter.failure.code_version == code_version for _, letter, _ in self)
 
     def replay(self, ids: Iterable[str]) -> Replayed:
         """Put letters back to their tasks: each is taken off the dead letters and delivered in one step, so exactly once.
@@ -93,10 +99,12 @@ class StoredLetters:
             )
         done: list[str] = []
         missing: list[str] = []
-        for id in ids:
-            data = self._store.letter(id)
-            is_back = data is not None and self._put_back(id, data)
-            (done if is_back else missing).append(id)
+        rest = iter(ids)
+        while several := list(islice(rest, AT_ONCE)):
+            back = set(self._put_back(several))
+            for id in several:
+                (done if id in back else missing).append(id)
+                back.discard(id)  # one that is named twice is there once
         return Replayed(tuple(done), tuple(missing))
 
     def drop(self, ids: Iterable[str] | None = None) -> int:
@@ -106,7 +114,25 @@ class StoredLetters:
             return self._store.drop_dead_letters()
         return sum(self._store.drop_dead_letter(id) for id in ids)
 
-    def _put_back(self, id: str, data: bytes) -> bool:
+    def _put_back(self, ids: Sequence[str]) -> list[str]:
+        """Put letters back in steps of bounded size; those before one that does not fit are put back before its error."""
+        done: list[str] = []
+        waiting: list[tuple[str, int, bytes]] = []
+        found = self._store.letters(ids)
+        try:
+            for id in ids:
+                if (data := found.get(id)) is not None:
+                    waiting.append(self._frame_of(id, data))
+                    if sum(len(frame) for _, _, frame in waiting) >= _BYTES_AT_ONCE:
+                        several, waiting = waiting, []
+                        done += self._store.put_back(several)
+        finally:
+            if waiting:
+                done += self._store.put_back(waiting)
+        return done
+
+    def _frame_of(self, id: str, data: bytes) -> tuple[str, int, bytes]:
+        """Return id, task and frame of a letter; StoreInconsistentError when it does not fit the topology."""
         letter = decoded(data)
         if letter is None:
             raise StoreInconsistentError(f"dead letter {id} of {self.topology_id} cannot be read; it can only be dropped")
@@ -121,8 +147,7 @@ class StoredLetters:
                     f"dead letter {id} names task {task} of component '{component}', which {self.topology_id} does not have; "
                     "it can only be dropped"
                 )
-        frame = encode_replayed(Codec(), sender, letter.stream, self._clock.now_ms(), values)
-        return self._store.put_back(id, letter.task, frame)
+        return id, letter.task, encode_replayed(Codec(), sender, letter.stream, self._clock.now_ms(), values)
 
 
 def kept_in(address: RedisAddress, topology: str | None = None) -> dict[str, int]:

@@ -13,6 +13,7 @@ from sparkstorm.client.dead_letters import StoredLetters
 from sparkstorm.client.state_frames import state_frame
 from sparkstorm.client.tap import Sample, samples
 from sparkstorm.client.upgrade import Upgrades
+from sparkstorm.client.worker_problems import worker_problems
 from sparkstorm.errors import IllegalTransitionError, NotAliveError
 from sparkstorm.model.assignment import TaskInfo, TopologySummary, WorkerBeat, WorkerSlot
 from sparkstorm.model.failure import Failure, FailureGroup, group_failures
@@ -46,7 +47,12 @@ class TopologyProgress:
     p99_ms: float | None
     is_settled: bool  # nothing is under way
     is_drained: bool  # nothing is under way, and nothing will come: all sources are exhausted
-    bad: Mapping[str, int] = field(default_factory=dict)  # rows emitted to the stream `bad`, by component, where there are any
+    # By component, where there are any: rows emitted to the stream `bad`; tuples that came too late for their windows, and all
+    # that were executed; inputs that its code has neither acked nor failed.
+    bad: Mapping[str, int] = field(default_factory=dict)
+    late: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    held: Mapping[str, int] = field(default_factory=dict)
+    replayed: int = 0  # dead letters that were put back and executed; they do not count as parked any more
 
 
 class TopologyHandle:
@@ -78,6 +84,11 @@ class TopologyHandle:
         base = self._state.read_base(self.topology_id)
         return None if base is None else base.status
 
+    def paused(self) -> str:
+        """Return why Nimbus paused it: most inputs of a component fail; empty when it did not."""
+        base = self._state.read_base(self.topology_id)
+        return "" if base is None else base.paused
+
     def summary(self) -> TopologySummary | None:
         """Return its status with the sizes of its assignment; None when it is gone."""
         return next((each for each in self._cluster.summaries() if each.topology_id == self.topology_id), None)
@@ -93,6 +104,7 @@ class TopologyHandle:
         counts = list(merged.counts_by_task.values())
         spouts = self._spout_counts(merged)
         is_settled = not any(c.pending for c in spouts) and not any(c.is_waiting for c in counts) and not any(backlog.values())
+        executed = _by_component(counts, "executed")
         is_drained = is_settled and len(spouts) == self._spout_tasks() > 0 and all(c.is_exhausted for c in spouts)
         return TopologyProgress(
             sum(c.total for c in spouts),
@@ -102,12 +114,15 @@ class TopologyHandle:
             sum(c.pending for c in spouts),
             sum(c.acked for c in spouts),
             sum(c.failed for c in spouts),
-            sum(c.parked for c in counts),
+            sum(c.parked - c.replayed for c in counts),
             percentile_ms(merged.latency_buckets, 0.50),
             percentile_ms(merged.latency_buckets, 0.99),
             is_settled,
             is_drained,
-            _bad_by_component(counts),
+            _by_component(counts, "bad"),
+            {name: (late, executed[name]) for name, late in _by_component(counts, "late").items()},
+            _by_component(counts, "held"),
+            sum(c.replayed for c in counts),
         )
 
     def progress_by_worker(self) -> dict[str, Progress]:
@@ -161,6 +176,11 @@ class TopologyHandle:
         slots = self._state.worker_beat_slots(self.topology_id)
         return [beat for slot in slots if (beat := self._state.read_worker_beat(self.topology_id, slot)) is not None]
 
+    def losses(self) -> tuple[str, ...]:
+        """Return what its store has lost beyond its tail, with which it goes on: sentences, the newest last."""
+        mark = self._state.read_store_mark(self.topology_id)
+        return () if mark is None else mark.losses
+
     def task_beats(self) -> TaskBeats:
         """Return what each task last reported: counts, latencies, what waits, its last error; empty before the first record."""
         return self._state.read_task_beats(self.topology_id) or TaskBeats(self.topology_id)
@@ -171,10 +191,21 @@ class TopologyHandle:
         return frozenset() if assignment is None else frozenset(assignment.slot_by_executor.values())
 
     def problems(self) -> list[str]:
-        """Return Nimbus's problems with this topology, a sentence each, and which topologies may hold the slots that it lacks."""
-        others = [] if self.slots() else sorted({*self._state.topology_ids()} - {self.topology_id})
+        """Return its problems, a sentence each: Nimbus's, its workers' and which topologies may hold the slots that it lacks."""
+        slots = self.slots()
+        others = [] if slots else sorted({*self._state.topology_ids()} - {self.topology_id})
         held = [f"slots may be held by {', '.join(others)}"] if others else []
-        return self._cluster.service.problems_of(self.topology_id) + held
+        return [*dict.fromkeys(self._cluster.service.problems_of(self.topology_id) + self.worker_problems()), *held]
+
+    def worker_problems(self) -> list[str]:
+        """Return dead workers, deaths of the last minute and reasons for which work stands still, as heartbeats show them."""
+        slots = self.slots()
+        beats = [beat for beat in self.beats() if WorkerSlot(beat.node, beat.port) in slots]
+        return worker_problems(self.topology_id, beats, self._cluster.dead_workers.among(beats))
+
+    def dead_slots(self, beats: Sequence[WorkerBeat]) -> frozenset[WorkerSlot]:
+        """Return the slots among those of heartbeats that were just read which send none any more."""
+        return frozenset(slot for _, slot in self._cluster.dead_workers.among(beats))
 
     def errors(self, component: str | None = None) -> list[Failure]:
         """Return the last errors of every component, or of one; oldest first."""
@@ -208,6 +239,10 @@ class TopologyHandle:
     def log(self, slot: str, after: str = "0") -> list[tuple[str, bytes]]:
         """Return the kept parts of one worker's log with ids greater than `after`, with their ids."""
         return self._reader.log(slot, after)
+
+    def conf(self) -> Mapping[str, Any]:
+        """Return its own configuration as its submission or its last rebalance left it; NotAliveError when it is gone."""
+        return self._cluster.service.conf_of(self.topology_id)
 
     def blob_keys(self) -> frozenset[str]:
         """Return the keys of its code and configuration, as when they were first asked for; empty if it was gone by then."""
@@ -318,8 +353,9 @@ class TopologyHandle:
         return [c for task, c in merged.counts_by_task.items() if task in table and table[task].kind == "spout"]
 
 
-def _bad_by_component(counts: Sequence[TaskCounts]) -> dict[str, int]:
+def _by_component(counts: Sequence[TaskCounts], name: str) -> dict[str, int]:
+    """Return the sums of one count, where they are not zero."""
     found = Counter[str]()
     for each in counts:
-        found[each.component] += each.bad
+        found[each.component] += getattr(each, name)
     return dict(+found)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from sparkstorm.model.values.tagged import tag_text
+from sparkstorm.api.value_columns import natural_array
+from sparkstorm.model.values.tagged import is_tagged, tag_text
 from sparkstorm.worker.tasks.kept import Kept
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def state_table(kept: Iterable[tuple[int, Kept]]) -> pa.Table:
-    """Return columns task, key and value, a row per key; values without a common type become tagged text."""
+    """Return columns task, key and value, a row per key; values without a common type that gives each back become tagged text."""
     import pyarrow as pa
 
     tasks: list[int] = []
@@ -41,10 +42,7 @@ def state_frame(kept: Iterable[tuple[int, Kept]], spark: Any = None) -> Any:
 def _column(values: list[Any]) -> pa.Array:
     import pyarrow as pa
 
-    kinds = {type(value) for value in values if value is not None}
-    try:
-        if len(kinds) > 1 or dict in kinds:
-            raise pa.ArrowInvalid
-        return pa.array(values)
-    except (pa.ArrowException, OverflowError):
+    found = None if any(map(is_tagged, values)) else natural_array(values)
+    if found is None or pa.types.is_struct(found.type):
         return pa.array([tag_text(value) for value in values], pa.string())
+    return found

@@ -10,7 +10,8 @@ from typing import Any
 from sparkstorm.cluster.master_duties import master_task
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import FailedAssignTopologyError, StateConflictError, StoreInconsistentError, TamperedBlobError
-from sparkstorm.model.assignment import Assignment, TaskTable, TopologyBase
+from sparkstorm.model.assignment import Assignment, TaskTable, TopologyBase, WorkerSlot
+from sparkstorm.model.normalise import loggable_conf
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.status import RebalanceOptions
 from sparkstorm.model.task_beats import TaskBeats
@@ -57,6 +58,7 @@ class Assigner:
 
     def publish(self, assignment: Assignment, name: str) -> None:
         """Write an assignment, and its copy under the topology's name."""
+        _LOG.info("assignment of %s, version %d: %s", assignment.topology_id, assignment.version, _places(assignment))
         self._state.write_assignment(assignment)
         self._state.backup_assignment(name, assignment)
 
@@ -72,7 +74,9 @@ class Assigner:
 
     def assign_new(self, base: TopologyBase, reading: Reading, now_ms: int) -> None:
         """Assignment first, base last (S0.65): a Nimbus that dies in between leaves an orphan, not a half topology."""
-        snapshot = self._with_backup(with_topology(reading.snapshot, self._reader.complete(base)), base)
+        known = self._reader.complete(base)
+        _LOG.info("submission of %s by %s with %s", base.topology_id, base.owner, loggable_conf(known.conf))
+        snapshot = self._with_backup(with_topology(reading.snapshot, known), base)
         plan = self.plan(snapshot, self._observer.alive(snapshot, now_ms), now_ms)
         _raise_refusal(plan, base.topology_id)
         for assignment in plan.assignments:
@@ -112,6 +116,14 @@ class Assigner:
         plan = self._ask(dry_run_copy(self._scheduler), snapshot, alive, now_ms, {topology_id: options})
         _raise_refusal(plan, topology_id)
         return plan
+
+
+def _places(assignment: Assignment) -> str:
+    """Return the executors of each slot as text."""
+    by_slot: dict[WorkerSlot, list[str]] = {}
+    for executor, slot in sorted(assignment.slot_by_executor.items()):
+        by_slot.setdefault(slot, []).append(str(executor))
+    return "; ".join(f"{slot}: {', '.join(executors)}" for slot, executors in sorted(by_slot.items()))
 
 
 def _raise_refusal(plan: Plan, topology_id: str) -> None:

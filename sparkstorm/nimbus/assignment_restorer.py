@@ -1,4 +1,4 @@
-"""The part of Nimbus that writes assignments again: lost, damaged, or put back to an older version."""
+"""The part of Nimbus that writes records again: assignments that were lost, damaged or put back, bases that were put back."""
 
 from __future__ import annotations
 
@@ -17,16 +17,21 @@ _LONGEST_STEP = 4096  # heartbeats are not signed: a version far away from ours 
 
 
 class AssignmentRestorer:
-    """Duty that publishes assignments which slots cannot or do not follow under a version that they do follow."""
+    """Duty that publishes assignments which slots cannot or do not follow under a version that they do follow.
+
+    It also restores bases: a signature shows who wrote a record, not when. The newest base of each topology is in memory only: a
+    Nimbus that begins to lead takes what it finds.
+    """
 
     def __init__(self, state: StormState, publish: Callable[[Assignment, str], None]) -> None:
         self._state = state
         self._publish = publish
+        self._newest: dict[str, TopologyBase] = {}
 
     def restore(self, reading: Reading, _now_ms: int) -> bool:
         """Write every such assignment again; whether there was one."""
-        written = False
-        for topology_id, base in reading.bases.items():
+        written = self._restore_bases(reading)
+        for topology_id, base in reading.bases.items() if not written else ():
             found = reading.snapshot.assignments.get(topology_id)
             if base.status == TopologyStatus.KILLED:
                 continue
@@ -35,6 +40,19 @@ class AssignmentRestorer:
             elif found.version < (seen := _newest_seen(reading, found)):
                 self._overtake(base, found, seen)
                 written = True
+        return written
+
+    def _restore_bases(self, reading: Reading) -> bool:
+        """Write again the bases that are older than when they were read last; whether there was one."""
+        known, written = self._newest, False
+        self._newest = {}
+        for topology_id, base in reading.bases.items():
+            newest = known.get(topology_id, base)
+            if base.version < newest.version:
+                _LOG.error("the record of %s was put back to an older state; it is written again", topology_id)
+                self._state.restore_base(newest)
+                written = True
+            self._newest[topology_id] = max(base, newest, key=lambda each: each.version)
         return written
 
     def _restore_lost(self, base: TopologyBase) -> bool:

@@ -7,20 +7,22 @@ of its initial state first, by a write that only the leader can make.
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
+from sparkstorm.errors import StoreInconsistentError, StoreUnavailableError, TamperedBlobError
 from sparkstorm.model.assignment import TopologyBase
-from sparkstorm.model.requests import is_id_of
+from sparkstorm.model.requests import is_id_of, topology_name
 from sparkstorm.model.status import Action, PendingAction
 from sparkstorm.nimbus.cluster_reader import Reading
 from sparkstorm.settings import NimbusSettings
 
 _LOG = logging.getLogger(__name__)
 _CHUNKS_MS = 3_600_000  # between two scans for chunks without metadata
+_FORGOTTEN_MS = 3_600_000  # between two scans for data of topologies without any record; the first is at the begin of a leadership
 
 
 class TopologyRetirement(Protocol):
@@ -35,6 +37,9 @@ class TopologyRetirement(Protocol):
     def hand_over(self, old_id: str, new_id: str) -> None:
         """Give what the old topology left to its successor (hot deploy), once: a second successor gets nothing."""
 
+    def unended(self) -> Mapping[str, int]:
+        """Return how many keys are kept of each topology that workers have claimed and that has not ended, by id."""
+
 
 class NothingToRetire:
     """For clusters that keep nothing outside the state store."""
@@ -44,6 +49,10 @@ class NothingToRetire:
 
     def hand_over(self, old_id: str, new_id: str) -> None:
         """Nothing to do."""
+
+    def unended(self) -> Mapping[str, int]:
+        """Return nothing."""
+        return {}
 
 
 class TopologyCleanup:
@@ -57,6 +66,18 @@ class TopologyCleanup:
         self._next_sweep_ms = 0
         self._stray: set[str] = set()  # chunks that had no metadata at the last scan
         self._next_chunks_ms = 0
+        self.forgotten: Mapping[str, int] = {}
+        """Number of keys by id of topologies that have data, and no base though they never ended."""
+        self._next_look_ms = 0
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """A sentence per forgotten topology, by its id."""
+        return {topology_id: _sentence(topology_id, keys) for topology_id, keys in self.forgotten.items()}
+
+    def forgotten_of(self, name: str) -> list[str]:
+        """Return the sentences on the forgotten topologies of that name."""
+        return [text for topology_id, text in self.problems.items() if topology_name(topology_id) == name]
 
     def advance(self, base: TopologyBase, now_ms: int) -> bool:
         """Take one step of a killed topology's end whose time has come; True when it is gone.
@@ -95,6 +116,7 @@ class TopologyCleanup:
             self._state.remove_worker_beats(topology_id)
             self.retirement.retire(topology_id)
             self._state.remove_topology(topology_id)
+            self.forgotten = {each: keys for each, keys in self.forgotten.items() if each != topology_id}
 
     def sweep(self, reading: Reading, now_ms: int) -> bool:
         """Remove traces of topologies that have no base, and blobs that no record names, once per monitor period."""
@@ -105,13 +127,34 @@ class TopologyCleanup:
         known = self._state.known_ids() - set(self._state.topology_ids())
         ids = set(self._state.protected_ids())
         named, is_whole = self._named(ids)
-        for topology_id in sorted(known - ids):
+        left = known - ids
+        is_due = bool(left - self.forgotten.keys()) or now_ms >= self._next_look_ms
+        if is_due and not self._look_for_forgotten(ids, now_ms):
+            left = set()  # what looks like a trace may be all that is left of a topology's records
+        for topology_id in sorted(left - self.forgotten.keys()):
             _LOG.info("removing what was left of %s", topology_id)
             self.forget(topology_id)
         if is_whole and not reading.problems:
             self._sweep_blobs(reading, named, now_ms)
             self._sweep_chunks(now_ms)
         return False
+
+    def _look_for_forgotten(self, named: set[str], now_ms: int) -> bool:
+        """Find data of topologies that never ended and have no base; False while the data cannot be looked at.
+
+        The state store has lost the records of such a topology: its data stay until somebody kills it by its id.
+        """
+        try:
+            kept = self.retirement.unended()
+        except StoreUnavailableError as error:
+            _LOG.warning("data of forgotten topologies cannot be looked for: %s", error)
+            return False
+        here = named | set(self._state.topology_ids())
+        found = {each: keys for each, keys in kept.items() if each not in here and is_id_of(each, topology_name(each))}
+        for topology_id in sorted(found.keys() - self.forgotten.keys()):
+            _LOG.error("%s", _sentence(topology_id, found[topology_id]))
+        self.forgotten, self._next_look_ms = found, now_ms + _FORGOTTEN_MS
+        return True
 
     def _named(self, ids: set[str]) -> tuple[set[str], bool]:
         """Return the keys that open requests and deploys name, and whether all could be read; their ids are added to `ids`."""
@@ -165,3 +208,12 @@ class TopologyCleanup:
                 continue
             if metadata and metadata.created_ms + self._settings.blob_delay_ms <= now_ms:
                 self._blobs.delete(key)
+
+
+def _sentence(topology_id: str, keys: int) -> str:
+    return (
+        f"ZooKeeper does not know {topology_id}, of which Redis keeps {keys} keys (states, positions, tuples in progress): it was "
+        "emptied or put back to an older state, or another cluster uses this Redis. Submitted anew, "
+        f"{topology_name(topology_id)} begins with empty states at the beginning of its sources; "
+        f"`sparkstorm kill {topology_id}` deletes these keys"
+    )

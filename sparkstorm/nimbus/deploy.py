@@ -60,6 +60,7 @@ class Deploys:
             status=TopologyStatus.INACTIVE if was_inactive else TopologyStatus.ACTIVE,
             previous_status=None,
             pending=None,
+            paused="",
             conf_key=self._parts.blobs.put(conf_bytes(conf), now_ms),
         )
 

@@ -1,17 +1,21 @@
-"""Nimbus's error reports about workers, as errors of their topology: deaths, and workers that cannot start."""
+"""Nimbus's reports about workers: deaths and failed starts as errors of their topology, and pauses by failures."""
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.model.assignment import Assignment, ExecutorId, WorkerBeat, WorkerSlot
+from sparkstorm.model.assignment import Assignment, ExecutorId, TopologyBase, WorkerBeat, WorkerSlot
 from sparkstorm.model.failure import MAX_TRACEBACK, Failure, FailureKind
 from sparkstorm.model.status import TopologyStatus
+from sparkstorm.model.worker_spec import read_mark
+from sparkstorm.nimbus.cluster_reader import Reading
 from sparkstorm.nimbus.heartbeat_monitor import Alive
 from sparkstorm.scheduling.liveness import RUNNING
 from sparkstorm.scheduling.snapshot import KnownTopology, Snapshot
 
 _LOG = logging.getLogger(__name__)
+_MOST_CHARS = 600  # of the sentence in a topology's base
 FAILED = "FAILED"  # the state of a beat whose worker failed topology.worker.max.start.failures times in a row
 
 
@@ -48,6 +52,15 @@ class ErrorReports:
                 self._tell_failure(topology_id, slot, words, snapshot, now_ms)
         return problems
 
+    def losses(self, snapshot: Snapshot, beats: Iterable[WorkerBeat]) -> dict[str, str]:
+        """Return what the stores of topologies have lost with which they go on, by topology."""
+        found = {}
+        for beat in beats:
+            mark = read_mark(beat.stats.get("store"))
+            if mark is not None and mark.losses and beat.topology_id in snapshot.topologies:
+                found[beat.topology_id] = f"{mark.losses[-1]}; it went on with what was left, which may lack rows or repeat them"
+        return found
+
     def _tell_failure(self, topology_id: str, slot: WorkerSlot, words: str, snapshot: Snapshot, now_ms: int) -> None:
         assignment = snapshot.assignments.get(topology_id)
         mine = assignment.executors_at(slot) if assignment else []
@@ -82,3 +95,45 @@ class ErrorReports:
             known.base.code_key,
         )
         self._state.report_error(assignment.topology_id, failure)
+
+
+class FailurePauses:
+    """Topologies that Nimbus deactivated for their failures; `problems` has their sentences.
+
+    A worker pauses a component most of whose inputs fail by itself (`worker/tasks/circuit_breaker.py`) and says so in its
+    heartbeats. A heartbeat may be older than the activation that ended its pause, so it counts only if it names the
+    present number of activations.
+    """
+
+    def __init__(self, state: StormState) -> None:
+        self._state = state
+        self.problems: dict[str, str] = {}
+
+    def advance(self, reading: Reading) -> bool:
+        """Deactivate topologies whose workers say that a component is paused; whether any was."""
+        self.problems = {base.topology_id: base.paused for base in reading.bases.values() if base.paused}
+        for beat in reading.beats:
+            base = reading.bases.get(beat.topology_id)
+            if base is None or base.status is not TopologyStatus.ACTIVE or base.topology_id in self.problems:
+                continue
+            if sentence := _pause_in(beat, base.activations):
+                self._pause(base, sentence)
+        return self.problems.keys() != {base.topology_id for base in reading.bases.values() if base.paused}
+
+    def _pause(self, base: TopologyBase, sentence: str) -> None:
+        def paused(found: TopologyBase) -> TopologyBase:
+            if found.status is not TopologyStatus.ACTIVE or found.activations != base.activations:
+                return found  # a request was faster
+            return replace(found, status=TopologyStatus.INACTIVE, paused=sentence)
+
+        _LOG.error("%s is deactivated: %s", base.topology_id, sentence)
+        self._state.update_base(base.topology_id, paused)
+        self.problems[base.topology_id] = sentence
+
+
+def _pause_in(beat: WorkerBeat, activations: int) -> str:
+    """Return the sentence of a heartbeat's first paused component; empty when there is none since the last activation."""
+    found = beat.stats.get("paused")
+    if not isinstance(found, list) or not found or beat.stats.get("activations") != activations:
+        return ""
+    return str(found[0])[:_MOST_CHARS]

@@ -68,7 +68,7 @@ class GrayUpgrades:
             raise IllegalTransitionError(
                 f"Failed to find a related upgrade conf of {base.name}: no gray upgrade is under way; start one with new code"
             )
-        stage, verb = classify(upgrade, now_ms), request.kind.partition("_")[0].lower()
+        stage, verb = classify(upgrade, now_ms), request.kind.verb
         if stage in (UpgradeStage.ROLLING_BACK, UpgradeStage.COMPLETED):
             raise IllegalTransitionError(f"the gray upgrade of {base.name} is {stage}: {verb} does not apply any more")
         if request.kind is RequestKind.CONTINUE_UPGRADE:
@@ -88,7 +88,8 @@ class GrayUpgrades:
             raise NotAliveError(f"Failed to get topology info of {base.topology_id}")
         if base.status in _UPGRADES and classify(upgrade, now_ms) in _UNDER_WAY:
             raise IllegalTransitionError(
-                f"a gray upgrade of {base.name} is in progress: continue it, complete it or roll it back before another one"
+                f"a gray upgrade of {base.name} is in progress: "
+                "upgrade continue, upgrade complete or upgrade rollback comes before another one"
             )
         transition(base, ActionRequest(Action.UPGRADE), now_ms, 0)
         if not has_single_master(assignment, known.outline.component_by_task):
@@ -202,12 +203,13 @@ class GrayUpgrades:
         state = store.upgrade_state(topology_id, self._wake)
         upgrade = state.upgrade
         if upgrade is None:
+            store.clear_upgrade(topology_id)  # a Nimbus that died may have removed the record only
             self._set_status(base, Action.END_UPGRADE, base.status, now_ms)
             return True
         workers, assignment = self._workers(base, reading), reading.snapshot.assignments[topology_id]
         if upgrade.rollback and base.status is TopologyStatus.UPGRADING:
             self._set_status(base, Action.ROLL_BACK, base.status, now_ms)
-            self._report(base, f"gray upgrade is rolled back: {upgrade.rollback}", now_ms)
+            self._report(base, upgrade, now_ms)
             return True
         if upgrade.completed_ms:
             self._finish(base, upgrade, assignment, workers, now_ms)
@@ -260,9 +262,11 @@ class GrayUpgrades:
 
         self._parts.state.update_base(base.topology_id, changed)
 
-    def _report(self, base: TopologyBase, text: str, now_ms: int) -> None:
-        sentence, _, more = text.partition("\n")
-        failure = Failure(FailureKind.SYSTEM, sentence, MASTER, 0, "nimbus", time_ms=now_ms, traceback=more)
+    def _report(self, base: TopologyBase, upgrade: GrayUpgrade, now_ms: int) -> None:
+        """Keep the reason of a rollback with the code that is taken back: its dead letters are found by it."""
+        sentence, _, more = f"gray upgrade is rolled back: {upgrade.rollback}".partition("\n")
+        code = upgrade.code.code_key
+        failure = Failure(FailureKind.SYSTEM, sentence, MASTER, 0, "nimbus", time_ms=now_ms, traceback=more, code_version=code)
         self._parts.state.report_error(base.topology_id, failure)
 
 

@@ -23,7 +23,7 @@ from sparkstorm.nimbus.assignment_restorer import AssignmentRestorer
 from sparkstorm.nimbus.cleanup import TopologyCleanup
 from sparkstorm.nimbus.cluster_reader import ClusterReader, Reading
 from sparkstorm.nimbus.deploy import Deploys
-from sparkstorm.nimbus.error_reports import ErrorReports
+from sparkstorm.nimbus.error_reports import ErrorReports, FailurePauses
 from sparkstorm.nimbus.gray_upgrade import GrayUpgrades
 from sparkstorm.nimbus.heartbeat_monitor import HeartbeatMonitor
 from sparkstorm.nimbus.parts import NimbusParts, OutcomeWriter, TopologyActionListener
@@ -96,7 +96,8 @@ class Nimbus:
         self._requests = RequestDuty(parts, verbs, self._read, self._ask)
         restorer = AssignmentRestorer(state, self._assigner.publish)
         self._duties: tuple[Callable[[Reading, int], bool], ...] = (restorer.restore, self._run_timers, self._serve, self._upgrade)
-        self._round_duties = (self._monitor, self._gather, self.cleanup.sweep, self._requests.sweep)
+        self._pauses = FailurePauses(state)
+        self._round_duties = (self._monitor, self._pause, self._gather, self.cleanup.sweep, self._requests.sweep)
         self._gatherer = TaskBeatGatherer(state, self._settings.task_heartbeat_ms)
         self._found: Mapping[str, str] = {}  # problems that the last round found
         self._shown: Mapping[str, str] | None = None  # problems as clients see them
@@ -171,7 +172,7 @@ class Nimbus:
             if duty(reading, now_ms):
                 reading = self._read(now_ms)
         self.problems = {**reading.problems, **self._found, **self._deploys.problems, **self._requests.problems}
-        self.problems = {**self.problems, **self._upgrades.problems}
+        self.problems = {**self.problems, **self._upgrades.problems, **self.cleanup.problems}
         self._show_problems(now_ms)
         self._plan_next_turn(reading, now_ms)
 
@@ -270,7 +271,8 @@ class Nimbus:
     def _monitor(self, reading: Reading, now_ms: int) -> bool:
         """Replace what has died; nothing after it in a turn looks at places."""
         alive = self._observer.alive(reading.snapshot, now_ms)
-        self._found = self._reporter.report_failed_starts(reading.snapshot, reading.beats, now_ms)
+        lost = self._reporter.losses(reading.snapshot, reading.beats)
+        self._found = {**lost, **self._reporter.report_failed_starts(reading.snapshot, reading.beats, now_ms)}
         try:
             plan = self._assigner.plan(reading.snapshot, alive, now_ms)
         except FailedAssignTopologyError as error:
@@ -278,11 +280,23 @@ class Nimbus:
             self._found = {**self._found, "scheduler": str(error)}
             return False
         self._found = {**self._found, **plan.refused}
+        if plan.blacklisted_hosts:
+            hosts = ", ".join(sorted(plan.blacklisted_hosts))
+            self._found["blacklist"] = (
+                f"{hosts}: a supervisor or a port was missing there too often, "
+                "so the host gets nothing until blacklist.scheduler.resume.time.secs have passed"
+            )
         self._reporter.report_deaths(reading.snapshot, alive, now_ms)
         for assignment in plan.assignments:
             self._assigner.publish(assignment, reading.bases[assignment.topology_id].name)
         self._remove_beats_of_gone(reading)
         return False
+
+    def _pause(self, reading: Reading, _now_ms: int) -> bool:
+        """Deactivate topologies most of whose tuples fail."""
+        did = self._pauses.advance(reading)
+        self._found = {**self._found, **self._pauses.problems}
+        return did
 
     def _gather(self, reading: Reading, now_ms: int) -> bool:
         """Write the task heartbeats of topologies without a topology master."""

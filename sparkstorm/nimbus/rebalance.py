@@ -15,6 +15,7 @@ from sparkstorm.nimbus.cluster_reader import Reading, conf_bytes
 from sparkstorm.nimbus.parts import NimbusParts
 from sparkstorm.scheduling.lifecycle import ActionRequest, Decision, transition
 from sparkstorm.scheduling.resource.resources import normalised
+from sparkstorm.scheduling.round import slots_for
 from sparkstorm.scheduling.snapshot import KnownTopology
 from sparkstorm.settings import RequestSettings
 
@@ -73,7 +74,8 @@ class Rebalancer:
         placed = self._parts.assigner.rehearse_rebalance(after, options, reading, now_ms).placed[topology_id]
         before = reading.snapshot.assignments.get(topology_id)
         unplaced = tuple(each for each in after.executors() if each not in placed)
-        return RebalancePlan(topology_id, before.slot_by_executor if before else {}, placed, unplaced)
+        wanted, slots = after.base.num_workers, slots_for(reading.snapshot, topology_id)
+        return RebalancePlan(topology_id, before.slot_by_executor if before else {}, placed, unplaced, wanted, slots)
 
     def _own_conf(self, base: TopologyBase, options: RebalanceOptions) -> dict[str, JsonValue]:
         return rebalanced_conf(self._parts.reader.topology_conf(base.conf_key), options)

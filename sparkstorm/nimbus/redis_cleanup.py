@@ -5,6 +5,9 @@ streams, cursors, journals and held inputs in one script. An id ends once: a cal
 that was deposed long ago, finds the tombstone and changes nothing.
 """
 
+import re
+from collections import Counter
+
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.transport.base import TOMBSTONE_MS
 from sparkstorm.transport.connection import Link, Script
@@ -12,6 +15,7 @@ from sparkstorm.transport.keys import Keys
 from sparkstorm.transport.reader import RedisReader, end, names_of
 
 _PATIENCE_S = 10.0
+_KEY = re.compile(r"\{([^{}]+)\}:")
 
 
 class RedisRetirement:
@@ -27,6 +31,21 @@ class RedisRetirement:
             reader.delete()
         finally:
             reader.close()
+
+    def unended(self) -> dict[str, int]:
+        """Count the keys of each topology that workers have claimed and that has no tombstone: one scan of all names."""
+        link = Link(self._address, _PATIENCE_S)
+        try:
+            names = Counter(match[1] for name in names_of(link, "{") if (match := _KEY.match(name)))
+            unended = {}
+            for topology_id, keys in sorted(names.items()):
+                k = Keys(topology_id)
+                is_claimed, has_ended = link.ask(("EXISTS", k("fence")), ("EXISTS", k("ended")))
+                if is_claimed and not has_ended:
+                    unended[topology_id] = keys
+            return unended
+        finally:
+            link.close()
 
     def hand_over(self, old_id: str, new_id: str) -> None:
         """Rename the old topology's keys to the new one's, unless the old one has ended before."""

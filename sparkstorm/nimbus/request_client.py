@@ -231,7 +231,7 @@ class PendingRequest:
 
 
 def _verb(request: Request) -> str:
-    return f"{request.kind.lower().replace('_', ' ')} {request.name}"
+    return f"{request.kind.verb} {request.name}"
 
 
 def _error_of(outcome: Outcome) -> SparkStormError:

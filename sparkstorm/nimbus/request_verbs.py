@@ -76,12 +76,16 @@ class RequestVerbs:
         deploy = self._parts.state.read_deploy(request.name)
         if request.kind is RequestKind.KILL and deploy and not _runs(deploy, reading):
             return deploy.base.topology_id
-        base, verb = self._meant(request, reading), request.kind.lower()
+        if request.kind is RequestKind.KILL and request.topology_id in self._parts.cleanup.forgotten:
+            return request.topology_id
+        base, verb = self._meant(request, reading), request.kind.verb
         if deploy and deploy.old_id == base.topology_id and request.kind in _NOT_IN_DEPLOY:
             raise IllegalTransitionError(f"a hot deploy of {base.name} is under way; wait for it, then {verb} what runs")
         if request.kind is RequestKind.UPDATE:
             if base.status in (TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK):
-                raise IllegalTransitionError(f"a gray upgrade of {base.name} is under way; complete it or roll it back first")
+                raise IllegalTransitionError(
+                    f"a gray upgrade of {base.name} is under way; end it with upgrade complete or upgrade rollback first"
+                )
             if base.status is TopologyStatus.KILLED:
                 raise IllegalTransitionError(f"topology {base.name} is KILLED: submit it anew when it is gone")
             return request.topology_id
@@ -135,6 +139,8 @@ class RequestVerbs:
             parts.assigner.write_records(base, self._outline(request))
             parts.assigner.assign_new(base, reading, now_ms)
             parts.notify(base.name, "startTopology")
+            for sentence in parts.cleanup.forgotten_of(base.name):
+                parts.outcomes.step(request.id, now_ms, f"{base.topology_id} begins anew: {sentence}")
         parts.outcomes.done(request.id, now_ms, base.topology_id)
         parts.notify(base.name, "submitTopology")
         return True
@@ -181,6 +187,8 @@ class RequestVerbs:
             deploy = self._parts.state.read_deploy(request.name)
             if deploy and outcome.topology_id in [base.topology_id for base in deploy.bases()]:
                 self._deploys.call_off(request.name, deploy, now_ms)
+            else:
+                self._parts.cleanup.forget(outcome.topology_id)  # data without a base; of one that is gone nothing is left
         return self._act(request, outcome, reading, now_ms)
 
     def _change(self, order: ActionRequest, topology_id: str, now_ms: int) -> TopologyBase | None:
@@ -221,7 +229,7 @@ class RequestVerbs:
     def plan(self, request: Request, topology_id: str, reading: Reading, now_ms: int) -> RebalancePlan:
         """Plan a rebalance; nothing is changed."""
         if request.kind is not RequestKind.REBALANCE:
-            raise InvalidTopologyError(f"there is no plan of {request.kind.lower()}, only of a rebalance")
+            raise InvalidTopologyError(f"there is no plan of {request.kind.verb}, only of a rebalance")
         options = self._options(request, reading.bases[topology_id])
         return self._rebalancer.plan(topology_id, options, reading, now_ms)
 

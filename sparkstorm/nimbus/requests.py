@@ -25,6 +25,7 @@ from sparkstorm.settings import NimbusSettings
 _LOG = logging.getLogger(__name__)
 _GRACE_MS = 10_000  # a request that looks expired may come from a host whose clock is behind, and be withdrawn by its client
 _MOST_CHARS = 800  # of a host's words on a topology's code
+_MOST_ANSWERED, _MOST_AT_ONCE = 20, 100  # requests that cannot be read: more are a flood; so many are dealt with in a turn
 _KEPT_MS = 600_000  # how long an ended request waits for its client
 
 
@@ -36,29 +37,37 @@ class RequestDuty:
         self._seen_ms: dict[str, int] = {}  # when each request was seen first
         self._next_sweep_ms = 0
         self._trial_wait_ms = NimbusSettings.of(parts.conf).trial_wait_ms
+        self._served: dict[str, int] = {}  # when each request expires that has an outcome: none is served twice
+        self._bad: dict[str, SparkStormError] = {}  # requests that cannot be read and were not dealt with yet
         self.problems: dict[str, str] = {}
         self.waits_by_name: dict[str, int] = {}
         """When the wait for trials of a topology's code ends, by its name."""
 
     def advance(self, reading: Reading, now_ms: int) -> bool:
         """Serve every open request; whether something was changed."""
-        opened, unreadable = self._parts.state.open_requests(self._wake)
-        names = {request.id for request, _ in opened} | unreadable.keys()
+        opened, unreadable = self._parts.state.open_requests(self._wake, self._bad)
+        names = {request.id for request, _ in opened} | unreadable.keys() | self._bad.keys()
         self._seen_ms = {each: self._seen_ms.get(each, now_ms) for each in names}
+        self._served = {each: until_ms for each, until_ms in self._served.items() if now_ms <= until_ms + _GRACE_MS}
         self.problems, self.waits_by_name = {}, {}
-        for request_id, error in unreadable.items():
-            self._turn_away(request_id, error, now_ms)
         has_changed = False
         for request, outcome in opened:
             if outcome is None and request.name in self.waits_by_name:
                 continue  # an earlier request of that topology is decided first
-            if self._serve(request, outcome, reading, now_ms):
+            if outcome is None and request.id in self._served:
+                _LOG.error("request %s of %.80r was served before: a copy of it is removed", request.id, request.client)
+                self._parts.state.remove_request(request.id)
+            elif self._serve(request, outcome, reading, now_ms):
                 has_changed, reading = True, self._read(now_ms)
+        self._bad |= unreadable
+        self._turn_bad_away(now_ms)  # last, and some at a time: nobody's request waits for them
         return has_changed
 
     # -- one request ---------------------------------------------------------------------------------------------
 
     def _serve(self, request: Request, outcome: Outcome | None, reading: Reading, now_ms: int) -> bool:
+        if outcome is not None:
+            self._served[request.id] = request.expires_ms
         try:
             if outcome is None:
                 outcome = self._decide(request, reading, now_ms)
@@ -92,7 +101,7 @@ class RequestDuty:
         if request.is_plan:
             plan = self._verbs.plan(request, topology_id, reading, now_ms)
             outcome = Outcome(request.id, OutcomeState.DONE, now_ms, topology_id, plan=plan)
-        if not self._create(outcome) or outcome.is_final:
+        if not self._create(outcome, request) or outcome.is_final:
             return None
         _LOG.info("request %s of %.80r: %s %s%s", request.id, request.client, request.kind, topology_id, said and f": {said}")
         return outcome
@@ -109,12 +118,13 @@ class RequestDuty:
                 untried.add(f"host {info.host}")
         return sorted(untried)
 
-    def _create(self, outcome: Outcome) -> bool:
+    def _create(self, outcome: Outcome, request: Request) -> bool:
         """Write a first outcome; False when the client has withdrawn, even if it has removed both nodes since."""
         try:
             is_ours = self._parts.state.create_outcome(outcome)
         except ValueError as error:  # a plan that no node can hold
             raise StoreInconsistentError(f"the answer is too large for a node: {error}") from error
+        self._served[request.id] = request.expires_ms
         if is_ours and outcome.id not in self._parts.state.request_ids():
             self._parts.state.remove_outcome(outcome.id)
             return False
@@ -122,30 +132,47 @@ class RequestDuty:
 
     def _expire(self, request: Request, now_ms: int) -> None:
         text = (
-            f"the request to {request.kind.lower()} {request.name} expired: no Nimbus accepted it within "
+            f"the request to {request.kind.verb} {request.name} expired: no Nimbus accepted it within "
             f"{(request.expires_ms - request.created_ms) // 1000} s of {request.created_ms} (its client's clock; "
             f"Nimbus's says {now_ms}, in ms); make it again"
         )
-        self._create(Outcome(request.id, OutcomeState.EXPIRED, now_ms, error=text))
+        self._create(Outcome(request.id, OutcomeState.EXPIRED, now_ms, error=text), request)
 
     def _refuse(self, request: Request, outcome: Outcome | None, error: SparkStormError, now_ms: int) -> bool:
         _LOG.warning("request %s of %.80r is refused: %s", request.id, request.client, error)
         if outcome is None:
-            self._create(refusal_of(request.id, now_ms, error))
+            self._create(refusal_of(request.id, now_ms, error), request)
             return False
         self._parts.outcomes.refuse(request.id, now_ms, error)
         self._verbs.undo(request)
         return True
 
+    def _turn_bad_away(self, now_ms: int) -> None:
+        """Answer some of the requests that cannot be read; of a flood, and under names that are no ids, remove them unanswered."""
+        is_flood = len(self._bad) > _MOST_ANSWERED
+        if is_flood:
+            first = next(iter(self._bad.values()))
+            _LOG.error("%d requests that cannot be read are removed without an answer, the first: %s", len(self._bad), first)
+        for request_id in list(self._bad)[:_MOST_AT_ONCE]:
+            error = self._bad[request_id]
+            if is_flood or not is_request_id(request_id):
+                self._parts.state.remove_request(request_id)
+            else:
+                self._turn_away(request_id, error, now_ms)
+            del self._bad[request_id]
+        if self._bad:
+            self._wake()
+
     def _turn_away(self, request_id: str, error: SparkStormError, now_ms: int) -> None:
-        """Answer what is no request of this cluster; a name that is no id is removed at once."""
+        """Answer what is no request of this cluster."""
         _LOG.error("a request is refused unread: %s", error)
-        if not is_request_id(request_id):
-            self._parts.state.remove_request(request_id)
-            return
+        state = self._parts.state
         try:
-            if self._parts.state.read_outcome(request_id) is None:
-                self._create(refusal_of(request_id, now_ms, error))
+            if state.read_outcome(request_id) is not None:
+                return
+            is_ours = state.create_outcome(refusal_of(request_id, now_ms, error))
+            if is_ours and request_id not in state.request_ids():  # withdrawn, and both nodes removed since
+                state.remove_outcome(request_id)
         except (StoreInconsistentError, TamperedBlobError) as fault:
             # It may have been withdrawn: it is not carried out, and both nodes go with the sweep.
             self.problems[f"request {request_id}"] = str(fault)

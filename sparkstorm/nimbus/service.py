@@ -214,7 +214,7 @@ class NimbusService:
         check_upgraded_outline(name, self._outline(running), outline, settings.is_forced)
         if settings.shadow_component:
             check_shadowed(name, topology, settings.shadow_component)
-        base = replace(running, status=TopologyStatus.ACTIVE, previous_status=None, pending=None)
+        base = replace(running, status=TopologyStatus.ACTIVE, previous_status=None, pending=None, paused="")
         details = {"upgrade": options, "is_forced": settings.is_forced}
         return self._with_blobs(RequestKind.UPGRADE, base, own_conf, outline, code, **details)
 
@@ -338,17 +338,26 @@ class NimbusService:
 
     def code_of(self, topology_id: str) -> tuple[bytes, dict[str, Any]]:
         """Return the code and the configuration of a topology; NotAliveError when it is gone."""
+        base = self._base_of(topology_id)
+        return self._blobs.get(base.code_key), conf_from_bytes(self._blobs.get(base.conf_key), base.conf_key)
+
+    def conf_of(self, topology_id: str) -> dict[str, Any]:
+        """Return the configuration of a topology; NotAliveError when it is gone."""
+        base = self._base_of(topology_id)
+        return conf_from_bytes(self._blobs.get(base.conf_key), base.conf_key)
+
+    def _base_of(self, topology_id: str) -> TopologyBase:
         base = self._read_base(topology_id)
         if base is None:
             raise NotAliveError(f"topology {topology_id} is not alive")
-        return self._blobs.get(base.code_key), conf_from_bytes(self._blobs.get(base.conf_key), base.conf_key)
+        return base
 
     def discard_blobs(self, keys: Iterable[str]) -> None:
         """Delete the blobs of an ended topology at once, not with the next sweep; blobs that a record names are kept."""
         self._client.discard_blobs(keys)
 
     def problems(self) -> dict[str, str]:
-        """Nimbus's problems, a sentence by topology id or name, "scheduler" or "turn"."""
+        """Nimbus's problems, a sentence by topology id or name, "scheduler", "blacklist" or "turn"."""
         found = self._state.read_problems()
         return dict(found.by_subject) if found else {}
 

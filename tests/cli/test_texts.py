@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sparkstorm.app.driver_office import this_driver
-from sparkstorm.app.standing import LeaderWatch, TopologyWatch, cluster_conf, up_lines
+from sparkstorm.app.job import add_options as add_job_options
+from sparkstorm.app.replay.options import add_options as add_replay_options
+from sparkstorm.app.standing import LeaderWatch, ProblemWatch, TopologyWatch, cluster_conf, up_lines
+from sparkstorm.cli import topologies
 from sparkstorm.cli.__main__ import main, parser
 from sparkstorm.cli.changes import log_levels, plan_record, plan_text, rebalance_options
 from sparkstorm.cli.common import lasted, table
 from sparkstorm.cli.dead_letters import letter_text
 from sparkstorm.cli.jobs import cluster_environment
-from sparkstorm.cli.topologies import counts_by_component, error_text, status_text
+from sparkstorm.cli.topologies import counts_by_component, error_text, failures_text, status_text
 from sparkstorm.client.logs import LogReader, last_lines, shown
-from sparkstorm.config import merge
+from sparkstorm.config import keys, merge
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.model.assignment import ExecutorId, TaskInfo, WorkerSlot
 from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.failure import Failure, FailureKind
+from sparkstorm.model.failure import Cause, Failure, FailureGroup, FailureKind
+from sparkstorm.model.names import counted
 from sparkstorm.model.requests import LogLevel, RebalancePlan
 from sparkstorm.model.status import RebalanceOptions
+from sparkstorm.model.task_beats import TaskBeat
 from sparkstorm.worker.progress import TaskCounts
 
+JOBS = Path(__file__).parents[2] / "jobs"
 ONE, TWO = WorkerSlot("node-1", 6700), WorkerSlot("node-2", 6700)
 TASKS = {1: TaskInfo("lines", "spout"), 2: TaskInfo("count", "bolt"), 3: TaskInfo("count", "bolt")}
 PLAN = RebalancePlan(
@@ -33,6 +44,8 @@ PLAN = RebalancePlan(
     {ExecutorId(1, 1): ONE, ExecutorId(2, 3): ONE},
     {ExecutorId(1, 1): ONE, ExecutorId(2, 2): TWO},
     (ExecutorId(3, 3),),
+    2,
+    4,
 )
 
 
@@ -45,11 +58,29 @@ def test_a_plan_names_every_executor_that_moves_ends_or_finds_no_slot() -> None:
     ]
     assert plan_record(PLAN) == {
         "topology_id": "words-1-1",
+        "workers": {"before": 1, "wanted": 2, "given": 2},
         "stay": ["1-1"],
         "move": [{"executor": "2-2", "from": None, "to": "node-2:6700"}],
         "end": [{"executor": "2-3", "on": "node-1:6700"}],
         "unplaced": ["3-3"],
     }
+
+
+@pytest.mark.parametrize(
+    ("wanted", "slots", "words"),
+    [
+        (99, 2, "1 -> 2 workers (99 wanted: 2 slots are there for it), 1 executors stay"),
+        (99, 9, "1 -> 2 workers (99 wanted: its scheduler takes 2 of 9 slots), 1 executors stay"),
+        (2, 9, "1 -> 2 workers, 1 executors stay"),
+    ],
+)
+def test_a_plan_says_how_many_workers_were_wanted_and_are_given(wanted: int, slots: int, words: str) -> None:
+    assert words in plan_text(replace(PLAN, wanted_workers=wanted, slots=slots), TASKS)
+
+
+def test_more_workers_than_executors_are_never_given() -> None:
+    few = replace(PLAN, after={ExecutorId(1, 1): ONE, ExecutorId(2, 2): TWO}, unplaced=(), wanted_workers=5, slots=9)
+    assert few.shortfall == "it has 2 executors"
 
 
 def rebalance(*arguments: str) -> RebalanceOptions:
@@ -124,11 +155,11 @@ def test_a_status_shows_counts_workers_and_what_is_wrong() -> None:
         "status": "ACTIVE",
         "launch_ms": 1_000,
         "owner": "eve",
-        "progress": {"bad": {"lines": 12}, "p50_ms": 4.0, "p99_ms": 25.4},
+        "progress": {"bad": {"lines": 12}, "late": {"sum": [10, 40]}, "held": {"batch": 3}, "p50_ms": 4.0, "p99_ms": 25.4},
         "components": counts_by_component(counts),
-        "workers": [worker, {**failed, "message": "no\x1b[2J"}],
+        "workers": [{**worker, "message": "died\nand its log"}, {**failed, "message": "no\x1b[2J\nits log"}],
         "slots": ["node-1:6700", "node-2:6700"],
-        "problems": ["too few slots"],
+        "problems": ["too few slots", "worker node-3:6700: no\x1b[2J"],
         "dead_letters": 3,
     }
     assert status_text(found, 61_000).splitlines() == [
@@ -138,13 +169,18 @@ def test_a_status_shows_counts_workers_and_what_is_wrong() -> None:
         "lines          1        5         0      0       0       0        0",
         "count          2        0         5      0       0       0        0",
         "12 records went to the stream bad of lines",
+        "component 'sum': 10 of 40 tuples (25.0 %) came too late for its windows, behind newer ones of their sender by more than "
+        "lag and allowed lateness; read the source in the order of times (time= of Kafka, order= of files), or raise the lag",
+        "component 'batch' holds 3 inputs that it has neither acked nor failed",
         "complete latency: p50 4 ms, p99 25 ms",
         "",
         "worker       state         pid  up         last beat  MiB  CPU %",
         "node-1:6700  RUNNING       7    1 min 0 s  1 s ago    61   97",
         "node-3:6700  FAILED        0    -          0 s ago    -    -",
         "node-2:6700  no heartbeat  -    -          -          -    -",
+        "worker node-1:6700: died",
         "worker node-3:6700: no\\x1b[2J",
+        "its log",
         "problem: too few slots",
         "3 dead letters: sparkstorm dead-letters list words",
     ]
@@ -182,6 +218,24 @@ def test_lines_of_a_log_are_whole_and_come_once() -> None:
     assert reader.read() == {"node-1:6700": ["\\xff four"]}
     assert last_lines(log, "node-1:6700", 2) == ["three", "\\xff four"]
     assert last_lines(Log(), "node-1:6700", 2) == []
+
+
+@pytest.mark.parametrize(("verb", "add_options"), [("run", add_job_options), ("replay", add_replay_options)])
+def test_every_option_of_a_driver_reaches_it(verb: str, add_options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = argparse.ArgumentParser()
+    add_options(own)
+    words = ["words.yaml"]
+    for action in own._actions:
+        name = (action.option_strings or ["-h"])[0]
+        value = [] if action.nargs == 0 else [next(iter(action.choices or ["a=value"]))]
+        words += [] if name == "-h" else [name, *value]
+    begun: list[list[str]] = []
+    monkeypatch.setattr("sparkstorm.embedded.java.find_java", lambda: "/java/bin/java")
+    monkeypatch.setattr("os.execve", lambda program, command, environment: begun.append(command))
+    arguments = parser().parse_args([verb, *words])
+    arguments.run(arguments)
+    ((_, _, _, *passed),) = begun  # python -m MODULE
+    assert vars(own.parse_args(passed)) == vars(own.parse_args(words)) and all(vars(own.parse_args(passed)).values())
 
 
 @pytest.mark.parametrize(
@@ -222,14 +276,49 @@ def test_a_verb_without_a_cluster_says_so_in_one_sentence(
 # -- the cluster --------------------------------------------------------------------------------------------------------
 
 
+def environment_of(*words: str, home: Path = Path("/spark"), **environment: str) -> dict[str, str]:
+    return cluster_environment(parser().parse_args(words), environment, "/venv/bin/python", Path("/java"), home)
+
+
 def test_a_cluster_is_started_by_this_python_with_a_java_and_sparks_options() -> None:
-    given = parser().parse_args(["cluster", "my.yaml", "-c", "a=1", "--master", "local[4]", "--spark", "spark.x=a b"])
-    environment = cluster_environment(given, {"PATH": "/usr/bin", "SPARK_LOCAL_IP": "10.0.0.1"}, "/venv/bin/python", Path("/java"))
+    words = ("cluster", "my.yaml", "-c", "a=1", "--master", "local[4]", "--spark", "spark.x=a b")
+    environment = environment_of(*words, PATH="/usr/bin", SPARK_LOCAL_IP="10.0.0.1")
     assert (environment["PATH"], environment["JAVA_HOME"]) == ("/venv/bin:/usr/bin", "/java")
     assert (environment["PYSPARK_PYTHON"], environment["SPARK_LOCAL_IP"]) == ("/venv/bin/python", "10.0.0.1")
     assert environment["PYSPARK_SUBMIT_ARGS"] == "--master 'local[4]' --conf 'spark.x=a b' pyspark-shell"
     assert (Path(environment["SPARK_CONF_DIR"]) / "log4j2.properties").exists()
-    assert "PYSPARK_SUBMIT_ARGS" not in cluster_environment(parser().parse_args(["cluster"]), {}, "python", Path("/java"))
+    assert "PYSPARK_SUBMIT_ARGS" not in environment_of("cluster")
+
+
+@pytest.mark.parametrize(
+    ("words", "defaults", "is_loopback"),
+    [
+        ((), "", True),
+        (("--master", "local[3]"), "spark.master spark://head:7077", True),
+        (("--master", "local-cluster[2,1,1024]"), "", True),
+        (("--master", "spark://head:7077"), "", False),
+        (("--spark", "spark.master=yarn"), "", False),
+        ((), "spark.ui.enabled false\nspark.master  spark://head:7077\n", False),
+        ((), "spark.master=k8s://head", False),
+        ((), "# spark.master spark://head:7077", True),
+    ],
+)
+@pytest.mark.parametrize("verb", [("cluster",), ("run", "job.yaml")])
+def test_a_driver_is_on_loopback_on_a_local_master_alone(
+    verb: tuple[str, ...], words: tuple[str, ...], defaults: str, is_loopback: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(defaults)
+    environment = environment_of(*verb, *words, home=tmp_path)
+    assert (environment.get("SPARK_LOCAL_IP") == "127.0.0.1") is is_loopback
+
+
+def test_a_spark_defaults_file_is_not_hidden(tmp_path: Path) -> None:
+    assert "SPARK_CONF_DIR" in environment_of("cluster", home=tmp_path)
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.authenticate.secret of-mine\n")
+    assert "SPARK_CONF_DIR" not in environment_of("cluster", home=tmp_path)
+    assert environment_of("cluster", home=tmp_path, SPARK_CONF_DIR="/mine")["SPARK_CONF_DIR"] == "/mine"
 
 
 def test_a_cluster_with_servers_of_its_own_has_a_folder_of_its_own() -> None:
@@ -269,6 +358,27 @@ def test_topologies_that_come_change_and_go_are_said_once() -> None:
     assert said == ["a is ACTIVE", "a is KILLED", "b is ACTIVE", "a is gone", "c is KILLED"] and watch.names() == ["b"]
 
 
+def test_a_driver_says_each_problem_once_a_minute_and_a_new_death_at_once() -> None:
+    said: list[str] = []
+    now, found = [100.0], {"words-1-1": ["work stands still: Redis is at 61% of its maxmemory"]}
+    watch = ProblemWatch(lambda: found, said.append, lambda: now[0])
+
+    def look(*sentences: str, after: float = 2.0) -> list[str]:
+        found["words-1-1"], now[0] = [*sentences], now[0] + after
+        said.clear()
+        watch.look()
+        return said
+
+    assert look("work stands still: Redis is at 61% of its maxmemory") == [
+        "problem (words-1-1): work stands still: Redis is at 61% of its maxmemory"
+    ]
+    assert look("work stands still: Redis is at 63% of its maxmemory") == []
+    assert look("worker n1:6700 died at 12:00:01: exit status 7", after=1.0) == [], "heartbeats are read every two seconds"
+    assert look("worker n1:6700 died at 12:00:01: exit status 7", after=1.0) != []
+    assert look("worker n1:6700 died at 12:00:04, 2 times in the last five minutes: exit status 7") != []
+    assert look("work stands still: Redis is at 64% of its maxmemory", after=61.0) != []
+
+
 def test_a_driver_says_when_another_leads_and_when_it_leads_itself() -> None:
     me, other, third = (replace(this_driver(), pid=pid, host="here") for pid in (1, 2, 3))
     away, leading = (None, False), (me, True)
@@ -289,3 +399,92 @@ def test_numbers_below_their_least_are_wrong_arguments(words: str, capsys: pytes
     with pytest.raises(SystemExit, match="2"):
         parser().parse_args(words.split())
     assert "must be at least" in capsys.readouterr().err
+
+
+def test_explain_prints_effect_values_and_default_of_the_keys_that_a_pattern_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "nimbus.task.*.secs", "nimbus.seeds"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("nimbus.task.timeout.secs: ") and lines[3].startswith("nimbus.task.launch.secs: ")
+    assert lines[1:3] == ["    values: a number (s), at least 0.1", "    default: 30; set for the cluster"]
+    assert lines[6] == "nimbus.seeds: not supported: clients find Nimbus through ZooKeeper; give them the connection file"
+
+
+def test_explain_suggests_the_nearest_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "topology.worker"]) == 1
+    assert capsys.readouterr().err == "no key is named topology.worker; did you mean topology.workers?\n"
+
+
+@pytest.mark.parametrize("name", sorted(keys()))
+def test_every_key_is_explained_by_its_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", name]) == 0
+    assert capsys.readouterr().out.startswith(f"{name}: {keys()[name].doc}\n")
+
+
+@pytest.mark.parametrize(
+    ("option", "line"),
+    [
+        (None, "split      bolt           2      2  lines (local or shuffle)"),
+        ("--mermaid", '    n1 -->|"by word"| n2'),
+        ("--dot", '    "split" -> "count" [label="by word"];'),
+    ],
+)
+def test_show_prints_the_topology_of_a_job_file(
+    option: str | None, line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(JOBS))
+    assert main(["show", str(JOBS.parent / "conf" / "wordcount.yaml"), *([option] if option else [])]) == 0
+    assert line in capsys.readouterr().out.splitlines()
+
+
+def test_show_writes_a_picture_and_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(JOBS))
+    job = str(JOBS.parent / "conf" / "wordcount.yaml")
+    assert main(["show", job, "--svg"]) == main(["show", job, "--json"]) == 0
+    svg, record = capsys.readouterr().out.splitlines()
+    assert svg.startswith("<svg ") and "topology wordcount" in svg
+    assert [node["id"] for node in json.loads(record)["nodes"]] == ["lines", "split", "count"]
+
+
+def test_failures_are_told_in_whole_sentences_and_with_the_node() -> None:
+    text = "killed its worker 3 times; the last: killed by signal 9 (SIGKILL); the kernel killed it: out of memory, and more"
+    newest = Failure(FailureKind.KILLED, text, "count", 2, "vm", "node-2:6700", 0)
+    lines = failures_text(FailureGroup(newest.cause, 4, newest)).splitlines()
+    assert lines[0] == f"        4  count: {text}" and "node-2:6700 (vm)" in lines[1]
+    assert text not in lines[1:], "the sentence is there once"
+    raised = Failure(FailureKind.RAISED, "ValueError: odd 3 (count.py, line 7)", "count", 2, "node-2", "node-2:6700", 0)
+    lines = failures_text(FailureGroup(raised.cause, 4, raised)).splitlines()
+    assert lines[0] == "        4  count: ValueError (count.py, line 7)" and lines[2].strip() == raised.text
+    assert "on node-2:6700" in lines[1] and "(node-2)" not in lines[1]
+    gone = FailureGroup(Cause("count", "killed its worker * times", ""), 2, None)
+    assert failures_text(gone) == "        2  count: killed its worker * times"
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [("stauts wc", "status"), ("dead-leters list", "dead-letters"), ("dead-letters lst", "list"), ("killl wc", "kill")],
+)
+def test_a_misspelt_verb_gets_the_nearest_one(words: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(f"did you mean {meant}?\n")
+
+
+def test_a_word_that_is_near_nothing_gets_all_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["xyzzy"])
+    assert "choose from" in capsys.readouterr().err
+
+
+def test_one_is_counted_in_the_singular() -> None:
+    assert [counted(number, "tuple") for number in (0, 1, 1_200)] == ["0 tuples", "1 tuple", "1,200 tuples"]
+    assert counted(1, "tuple was", "tuples were") == "1 tuple was"
+
+
+def test_tasks_are_shown_in_the_order_of_their_numbers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    beats = {task: TaskBeat("count", ExecutorId(task, task), ONE, "RUNNING", 1_000) for task in (1, 10, 2)}
+    handle = SimpleNamespace(task_beats=lambda: SimpleNamespace(by_task=beats, time_ms=0))
+    cluster = SimpleNamespace(topology=lambda _: handle)
+    monkeypatch.setattr(topologies, "opened", lambda _: contextlib.nullcontext(cluster))
+    assert main(["tasks", "wc"]) == 0
+    assert re.findall(r"^count#(\d+)", capsys.readouterr().out, re.M) == ["1", "2", "10"]

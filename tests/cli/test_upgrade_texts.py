@@ -54,7 +54,7 @@ def test_a_start_that_was_taken_back_fails_with_the_reason(capsys: pytest.Captur
         def is_waiting(self) -> bool:
             return False
 
-    handle: Any = SimpleNamespace(upgrade=Upgrade())
+    handle: Any = SimpleNamespace(upgrade=Upgrade(), dead_letters=LETTERS)
     arguments = argparse.Namespace(timeout=1, no_wait=False, json=True)
     assert _follow(arguments, handle, None) == 1
     assert capsys.readouterr().err == "gray upgrade is rolled back: 'split' fails\n"
@@ -77,7 +77,7 @@ def test_a_rollback_that_nimbus_reports_before_its_request_returns_is_shown(
         def is_waiting(self) -> bool:
             return False
 
-    handle = SimpleNamespace(upgrade=Upgrade())
+    handle = SimpleNamespace(upgrade=Upgrade(), dead_letters=LETTERS)
     cluster = SimpleNamespace(topology=lambda name: handle)
     monkeypatch.setattr("sparkstorm.cli.upgrades.opened", lambda arguments, writes=False: contextlib.nullcontext(cluster))
     arguments = argparse.Namespace(name="wc", timeout=1, no_wait=False, json=True)
@@ -85,12 +85,39 @@ def test_a_rollback_that_nimbus_reports_before_its_request_returns_is_shown(
     assert json.loads(capsys.readouterr().out)["last_rollback"]["text"] == error.text
 
 
-def test_an_end_does_not_show_the_rollback_of_an_earlier_upgrade(capsys: pytest.CaptureFixture[str]) -> None:
-    error = Failure(FailureKind.SYSTEM, "gray upgrade is rolled back: 'split' fails", "__topology_master", time_ms=5)
-    over = replace(RUNNING, stage=UpgradeStage.NONE, last_rollback=error)
-    handle: Any = SimpleNamespace(upgrade=SimpleNamespace(status=lambda: over, is_waiting=lambda: False))
-    assert _follow(argparse.Namespace(timeout=1, no_wait=False, json=False), handle, error) == 0
-    assert capsys.readouterr().out == "wc-1-9 is UPGRADING; no gray upgrade is under way\n"
+LETTERS: Any = SimpleNamespace(count_of=lambda code: {"bad code": 1_200}.get(code, 0))
+BACK = Failure(
+    FailureKind.SYSTEM, "gray upgrade is rolled back: 'split' fails", "__topology_master", time_ms=5, code_version="bad code"
+)
+FOLLOWED = argparse.Namespace(timeout=1, no_wait=False, json=False)
+
+
+def followed(over: UpgradeStatus, before: Failure | None) -> int:
+    upgrade = SimpleNamespace(status=lambda: over, is_waiting=lambda: False)
+    handle: Any = SimpleNamespace(upgrade=upgrade, dead_letters=LETTERS)
+    return _follow(FOLLOWED, handle, before)
+
+
+def test_the_last_batch_says_that_the_upgrade_is_complete_and_not_that_none_is_under_way(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The rollback of an earlier upgrade is not shown."""
+    over = UpgradeStatus("wc-1-9", "ACTIVE", UpgradeStage.NONE, (), (), (A, B, C), last_rollback=BACK)
+    assert followed(over, BACK) == 0
+    assert capsys.readouterr().out == "wc-1-9 is ACTIVE; the gray upgrade is complete: all 3 workers run the new code\n"
+    assert followed(replace(over, other_code=(B, C)), BACK) == 0
+    words = "the gray upgrade is complete: n:2, n:3 run other code than the rest, as they were when it was ended"
+    assert words in capsys.readouterr().out
+
+
+def test_a_rollback_says_how_many_tuples_its_code_has_parked_and_how_they_are_replayed(capsys: pytest.CaptureFixture[str]) -> None:
+    over = UpgradeStatus("wc-1-9", "ACTIVE", UpgradeStage.NONE, (), (), (A, B, C), last_rollback=BACK)
+    assert followed(over, None) == 1
+    out = capsys.readouterr().out
+    assert "1,200 tuples are dead letters of the code that was taken back" in out
+    assert "`sparkstorm dead-letters replay wc-1-9 --all`" in out
+    assert followed(replace(over, last_rollback=replace(BACK, code_version="other")), None) == 1
+    assert "dead letters" not in capsys.readouterr().out
 
 
 def test_without_an_upgrade_the_last_rollback_and_workers_on_other_code_are_named() -> None:

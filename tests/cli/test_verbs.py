@@ -7,6 +7,8 @@ import json
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.transport.base import Commit
 from sparkstorm.transport.keys import Keys
 from sparkstorm.transport.redis import RedisTransport
+from tests import pages
 from tests.client.bare import ended, sparkstorm
 from tests.nimbus.nimbus_bench import wordcount
 
@@ -136,6 +139,15 @@ def test_a_life(words: TopologyHandle, cluster: ClusterClient, capsys: pytest.Ca
     assert wait_gone(cluster) and said(capsys, "list") == "no topology runs here\n"
 
 
+def test_the_python_example_of_the_cluster_page_runs(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_blobs = partial(RedisBytesStore, prefix=f"{bench.file.parent.name}:")  # or another test would sweep them
+    monkeypatch.setattr(import_module("sparkstorm.client.connect"), "RedisBytesStore", own_blobs)
+    with pages.folder_of_examples(tmp_path, monkeypatch):
+        module, _ = pages.run(pages.ROOT / "docs" / "cluster.md", monkeypatch)
+    handle = vars(module)["handle"]
+    assert handle.name == "shout" and "words" not in handle.topology_id
+
+
 def test_the_drivers_of_the_cluster_are_listed(bench: Bench, cluster: ClusterClient, capsys: pytest.CaptureFixture[str]) -> None:
     def driver(number: int) -> DriverInfo:
         now_ms = SystemClock().now_ms()
@@ -201,7 +213,7 @@ def test_what_cannot_be_done_is_one_sentence(
 def test_errors_and_logs_are_shown_from_the_stores(bench: Bench, words: TopologyHandle, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "errors", "words") == "no errors of words are kept\n"
     bench.state.report_error(words.topology_id, Failure(FailureKind.SYSTEM, "boom", "count", 3, "host", "node-1:6700", 1_000))
-    assert said(capsys, "errors", "words").endswith("count#3 on host:6700: boom\n")
+    assert said(capsys, "errors", "words").endswith("count#3 on node-1:6700 (host): boom\n")
     assert read(capsys, "errors", "words", "--component", "count")[0]["text"] == "boom"
     assert read(capsys, "errors", "words", "--component", "split") == []
     for port, line in ((6700, b"one\ntwo\n"), (6701, b"three\n")):
@@ -231,8 +243,10 @@ def test_dead_letters_are_listed_shown_replayed_and_dropped(
         transport.claim("o", {bolt: 1})
         transport.commit(Commit("o", {bolt: 1}, 0, 1, parked=[letter.encode(Codec())] * 3))
     assert f"{words.topology_id}: 3 dead letters" in said(capsys, "dead-letters", "list", "words")
-    assert read(capsys, "dead-letters", "list")["count"] == 3
+    listed = read(capsys, "dead-letters", "list", "words")
     first, second, third = (json.loads(line)["id"] for line in said(capsys, "dead-letters", "list", "--lines").splitlines())
+    assert listed["count"] == 3
+    assert listed["causes"] == [{"cause": "count: ValueError", "count": 3, "ids": [first, second, third]}]
     assert "word: 'storm'" in said(capsys, "dead-letters", "show", "words", first)
     assert "keeps no dead letter 9-9" in said(capsys, "dead-letters", "show", "words", "9-9", status=1)
     found = read(capsys, "dead-letters", "replay", "words", first, "9-9")

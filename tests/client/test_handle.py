@@ -5,9 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from sparkstorm.client.cluster import ClusterClient
 from sparkstorm.client.handle import TopologyHandle
+from sparkstorm.clock import SystemClock
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.config import default_conf, merge
+from sparkstorm.model.assignment import Assignment, ExecutorId, WorkerBeat, WorkerSlot
 from sparkstorm.model.failure import Failure, FailureKind
 
 
@@ -28,3 +32,22 @@ def test_the_errors_of_a_topology_are_read_oldest_first_of_all_components_or_of_
     assert handle.errors() == [of_split, of_count]
     assert handle.errors("count") == [of_count]
     assert handle.errors("lines") == []
+
+
+def test_the_problems_of_a_topology_are_nimbuss_and_its_workers() -> None:
+    state, slot, now_ms = StormState(LocalStateStore(LocalStateTree())), WorkerSlot("n1", 6700), SystemClock().now_ms()
+    executor = ExecutorId(1, 1)
+    state.write_assignment(Assignment("words-1-1", 1, "", "", {"n1": "host"}, {executor: slot}, {}, {executor: 1}))
+    stats: dict[str, Any] = {"blocked": ["Redis is at 61% of its maxmemory"]}
+    for node in ("n1", "elsewhere"):  # a heartbeat of a slot that the topology has left says nothing about it
+        state.write_worker_beat(WorkerBeat("words-1-1", node, 6700, now_ms, now_ms, 7, 1, "RUNNING", 1, stats=stats))
+        stats = {"blocked": ["old"]}
+    service: Any = SimpleNamespace(problems_of=lambda _: ["too few slots"])
+    redis: Any = None
+    cluster = ClusterClient(state, redis, service, merge(default_conf(), {"worker.heartbeat.frequency.secs": 0.1}))
+    reader: Any = None
+    handle = TopologyHandle("words-1-1", cluster, reader)
+    assert handle.problems() == ["too few slots", "work stands still: Redis is at 61% of its maxmemory"]
+    state.write_worker_beat(WorkerBeat("words-1-1", "n1", 6700, now_ms - 60_000, 1, 7, 1, "RUNNING", 1))
+    assert handle.dead_slots(handle.beats()) == {slot}
+    assert handle.problems()[1].startswith("worker n1:6700 is dead: its slot has sent no heartbeat since ")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.api.windows import Count, Duration, TimedBolt, Window, WindowedBolt
-from sparkstorm.client.dead_letters import StoredLetters
+from sparkstorm.cli.topologies import counts_by_component
+from sparkstorm.client.dead_letters import Replayed, StoredLetters
 from sparkstorm.errors import NotAliveError, ReadOnlyConnectionError, StoreInconsistentError
 from sparkstorm.model.assignment import TaskInfo
 from sparkstorm.model.dead_letter import DeadLetter
@@ -91,6 +92,42 @@ def test_replayed_letters_are_executed_once_and_leave_the_dead_letters(cluster: 
     cluster.run_until_idle()
     assert letters.read() == {}
     assert cluster.state("count") == cluster.state("all") == dict.fromkeys(range(10), 1)
+
+
+@WORKERS
+def test_a_replayed_letter_is_parked_no_more_until_it_fails_again(cluster: LocalCluster, workers: int) -> None:
+    topology, bolt = parked(cluster, workers)
+    letters = letters_of(topology)
+
+    def counted() -> tuple[int, int]:
+        counts = topology.progress().counts_by_task
+        return counts_by_component(counts)["count"]["parked"], letters.count()
+
+    assert counted() == (5, 5)
+    letters.replay(list(letters.read())[:2])
+    cluster.run_until_idle()
+    assert counted() == (5, 5), "they were given up again"
+    bolt.is_broken.value = False
+    letters.replay(list(letters.read())[:2])
+    cluster.run_until_idle()
+    assert counted() == (3, 3)
+
+
+def test_many_letters_are_put_back_in_few_steps(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    topology, _ = parked(cluster)
+    steps: list[int] = []
+    store = LocalReader(topology.store)
+    put_back = store.put_back
+
+    def counted(letters: Sequence[tuple[str, int, bytes]]) -> list[str]:
+        steps.append(len(letters))
+        return put_back(letters)
+
+    monkeypatch.setattr(store, "put_back", counted)
+    known = {task: TaskInfo(component, "bolt") for task, component in topology.component_by_task.items()}
+    letters = StoredLetters(topology.id, store, lambda: known, lambda: TopologyStatus.ACTIVE, lambda: None)
+    ids = list(letters.read())
+    assert letters.replay([*ids, ids[0], "9-9"]) == Replayed(tuple(ids), (ids[0], "9-9")) and steps == [6]
 
 
 @WORKERS

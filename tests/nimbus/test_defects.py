@@ -108,7 +108,7 @@ def test_defect_11_only_an_active_topology_can_be_upgraded(status: TopologyStatu
     bench.nimbus._duties = bench.nimbus._duties[2:3]  # of a turn only requests: no other duty changes that status
     bench.nimbus._round_duties = ()  # type: ignore[assignment]
     bench.state.update_base(topology_id, lambda base: replace(base, status=status))
-    with pytest.raises(IllegalTransitionError, match=rf"is {status}: upgrade does not apply|is in progress"):
+    with pytest.raises(IllegalTransitionError, match=rf"is {status}: upgrade start does not apply|is in progress"):
         start_upgrade(bench)
     base = bench.state.read_base(topology_id)
     assert base and base.status is status and bench.state.read_upgrade(topology_id) is None

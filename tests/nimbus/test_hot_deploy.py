@@ -59,6 +59,9 @@ class Keeper:
         self.ended.add(topology_id)
         self.data.pop(topology_id, None)
 
+    def unended(self) -> dict[str, int]:
+        return {}
+
     def hand_over(self, old_id: str, new_id: str) -> None:
         self.calls.append((old_id, new_id))
         assert new_id not in self.ended, "data may not be handed to an id that has ended"

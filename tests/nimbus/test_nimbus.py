@@ -16,7 +16,7 @@ from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView
-from tests.nimbus.nimbus_bench import KEY, Bench, wordcount
+from tests.nimbus.nimbus_bench import KEY, Bench, FakeSupervisor, wordcount
 
 
 def test_a_submitted_topology_is_assigned_over_all_workers() -> None:
@@ -65,6 +65,34 @@ def test_a_topology_waits_for_supervisors_that_come_later() -> None:
         supervisor.is_up = True
     bench.advance(2)  # the watch on supervisors makes a round due at once
     assert len(set(bench.slots(topology_id).values())) == 4
+
+
+class Asked(DefaultScheduler):
+    """Counts the rounds."""
+
+    rounds = 0
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        self.rounds += 1
+        super().schedule(topologies, cluster)
+
+
+def test_a_supervisor_that_comes_or_goes_makes_a_round_at_once() -> None:
+    """S3.48: the watch on the supervisors; without it the next period of 10 s would."""
+    scheduler = Asked()
+    bench = Bench(scheduler=scheduler)
+    bench.submit()
+    bench.advance(11)
+    now_ms, before = bench.clock.now_ms(), scheduler.rounds
+    assert bench.nimbus.step(now_ms) >= now_ms + 3_000 and scheduler.rounds == before
+    newcomer = FakeSupervisor("node-9", "host-9", (6700,), bench.tree)
+    newcomer.step(now_ms)
+    bench.nimbus.step(now_ms)
+    assert scheduler.rounds == before + 1, "one has come"
+    assert bench.nimbus.step(now_ms) >= now_ms + 3_000
+    newcomer.store.expire_session()
+    bench.nimbus.step(now_ms)
+    assert scheduler.rounds == before + 2, "it has gone"
 
 
 def test_slots_that_come_back_to_a_supervisor_are_used_before_the_next_round() -> None:
@@ -180,6 +208,9 @@ def test_killing_stops_the_workers_first_and_leaves_no_trace() -> None:
         def retire(self, topology_id: str) -> None:
             assert topology_id not in bench.state.assignment_ids()
             retired.append(topology_id)
+
+        def unended(self) -> dict[str, int]:
+            return {}
 
         def hand_over(self, old_id: str, new_id: str) -> None:
             raise AssertionError("nobody deploys here")

@@ -261,6 +261,25 @@ def test_evictions_of_one_scheduler_never_reach_anothers_topologies() -> None:
     assert not set(bench.slots(greedy).values()) & set(before.values())
 
 
+def test_blacklisted_hosts_are_among_the_problems_until_they_are_trusted_again() -> None:
+    conf: dict[str, Any] = {
+        "storm__scheduler": "blacklist",
+        "blacklist__scheduler__tolerance__count": 2,
+        "blacklist__scheduler__tolerance__time__secs": 50,
+        "blacklist__scheduler__resume__time__secs": 60,
+    }
+    bench = bench_of(nodes=3, **conf)
+    bench.submit("wc", topology__workers=2)
+    bench.supervisors["node-2"].die()
+    bench.advance(25)
+    bench.supervisors["node-2"].is_up = True
+    bench.advance(11)
+    problem = bench.service.problems()["blacklist"]
+    assert problem.startswith("host-2: a supervisor or a port was missing there too often")
+    bench.advance(80)
+    assert bench.service.problems() == {}
+
+
 def test_a_dry_run_is_no_round_for_a_scheduler_that_counts_rounds() -> None:
     conf: dict[str, Any] = {"storm__scheduler": "blacklist", "blacklist__scheduler__tolerance__count": 3}
     asked, left = (bench_of(nodes=3, **conf) for _ in range(2))

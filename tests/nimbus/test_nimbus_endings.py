@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from sparkstorm.cluster import paths
-from sparkstorm.errors import FailedAssignTopologyError
+from sparkstorm.errors import FailedAssignTopologyError, StoreUnavailableError
 from sparkstorm.model.assignment import Assignment, WorkerBeat
 from sparkstorm.model.requests import Outcome, OutcomeState, Request
 from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
@@ -261,3 +261,72 @@ def test_a_forged_heartbeat_cannot_use_the_versions_up() -> None:
     assert old
     put_back(bench, old, 1 << 40, with_backup=False)
     assert bench.state.read_assignment(topology_id) == old
+
+
+class Kept:
+    """Data of topologies outside the state store, by topology id."""
+
+    def __init__(self) -> None:
+        self.keys_by_id: dict[str, int] = {}
+        self.is_away = False
+
+    def retire(self, topology_id: str) -> None:
+        self.keys_by_id.pop(topology_id, None)
+
+    def hand_over(self, old_id: str, new_id: str) -> None:
+        raise AssertionError("nothing is hot deployed here")
+
+    def unended(self) -> dict[str, int]:
+        if self.is_away:
+            raise StoreUnavailableError("Redis is away")
+        return dict(self.keys_by_id)
+
+
+def forgetting(trace: str) -> tuple[Bench, Kept, str]:
+    """Return a cluster whose state store has lost a topology's records but for one trace, under another Nimbus."""
+    bench, kept = Bench(), Kept()
+    topology_id = bench.submit()
+    kept.keys_by_id[topology_id] = 27
+    for parent in (paths.STORMS, paths.ASSIGNMENTS, paths.WORKERBEATS, paths.ERRORS, paths.TASKBEATS, paths.TASKS, paths.OUTLINES):
+        if parent != trace:
+            bench.store.delete(f"{parent}/{topology_id}")
+    bench.restart_nimbus()
+    bench.nimbus.cleanup.retirement = kept
+    return bench, kept, topology_id
+
+
+@pytest.mark.parametrize("trace", ["", paths.ERRORS, paths.OUTLINES])
+def test_data_of_a_topology_whose_records_are_lost_stay_and_are_named(trace: str) -> None:
+    bench, kept, topology_id = forgetting(trace)
+    bench.advance(60)
+    assert kept.keys_by_id == {topology_id: 27}
+    assert "keeps 27 keys" in bench.service.problems()[topology_id]
+    assert f"sparkstorm kill {topology_id}" in bench.service.problems()[topology_id]
+
+
+def test_nothing_is_swept_while_the_data_cannot_be_looked_at() -> None:
+    bench, kept, topology_id = forgetting(paths.ERRORS)
+    kept.is_away = True
+    bench.advance(30)
+    assert bench.state.known_ids() == {topology_id}
+    kept.is_away, kept.keys_by_id = False, {}
+    bench.advance(30)
+    assert bench.state.known_ids() == set()
+
+
+def test_a_submission_under_the_name_of_lost_records_says_that_it_begins_anew() -> None:
+    bench, _, topology_id = forgetting("")
+    bench.advance(1)
+    said: list[str] = []
+    new = bench.service.submit("wc", wordcount(), {}, b"code", progress=said.append)
+    assert any(sentence.startswith(f"{new} begins anew") and topology_id in sentence for sentence in said)
+
+
+def test_a_kill_by_the_id_of_lost_records_deletes_the_data() -> None:
+    bench, kept, topology_id = forgetting(paths.ERRORS)
+    bench.advance(1)
+    new = bench.submit()
+    bench.service.kill("wc", topology_id=topology_id)
+    bench.advance(1)
+    assert kept.keys_by_id == {} and topology_id not in bench.service.problems()
+    assert bench.state.topology_ids() == [new]

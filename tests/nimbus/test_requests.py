@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.cluster import paths
+from sparkstorm.cluster.base import Hint
 from sparkstorm.cluster.envelope import seal
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
@@ -22,6 +23,7 @@ from sparkstorm.errors import (
     SparkStormError,
     StateConflictError,
     StoreInconsistentError,
+    StoreUnavailableError,
     TamperedBlobError,
 )
 from sparkstorm.model.assignment import WorkerSlot
@@ -200,6 +202,74 @@ def test_bytes_that_are_no_request_stop_nobody(data: bytes) -> None:
     assert bench.state.request_ids() == [FORMS], "names that are no ids are gone"
     bench.advance(620)
     assert bench.state.request_ids() == bench.state.outcome_ids() == []
+
+
+def test_a_recorded_request_is_not_served_again_within_its_time() -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    request = bench.service.new_request(RequestKind.DEACTIVATE, "wc")
+    assert serve(bench, request).state is OutcomeState.DONE
+    recorded = bench.state.store.get(paths.request(request.id))
+    bench.state.remove_request(request.id)
+    bench.state.remove_outcome(request.id)
+    bench.service.activate("wc")
+    assert recorded is not None
+    bench.state.store.put(paths.request(request.id), recorded.data)
+    bench.advance(5)
+    base = bench.state.read_base(topology_id)
+    assert base is not None and base.status is TopologyStatus.ACTIVE
+    assert bench.state.request_ids() == bench.state.outcome_ids() == []
+
+
+def test_a_recorded_base_does_not_undo_what_was_asked_for_since() -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    recorded = bench.store.get(paths.storm(topology_id))
+    bench.service.deactivate("wc")
+    bench.advance(1)
+    assert recorded is not None
+    bench.store.put(paths.storm(topology_id), recorded.data)
+    bench.advance(15)
+    base = StormState(bench.store, KEY).read_base(topology_id)  # of a process that has read none before
+    assert base is not None and base.status is TopologyStatus.INACTIVE
+
+
+def test_a_request_whose_outcome_could_not_be_written_is_served_when_the_store_is_back() -> None:
+    bench = Bench()
+    bench.submit()
+    request, create = bench.service.new_request(RequestKind.DEACTIVATE, "wc"), bench.store.create
+
+    def fail_once(path: str, data: bytes) -> None:
+        bench.store.create = create  # type: ignore[method-assign]
+        raise StoreUnavailableError("away for a moment")
+
+    bench.store.put(paths.request(request.id), seal(paths.request(request.id), encode_record(request), KEY))
+    bench.store.create = fail_once  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailableError):
+        bench.tick()
+    bench.advance(2)
+    assert outcome_of(bench, request).state is OutcomeState.DONE
+
+
+def test_a_flood_of_requests_that_cannot_be_read_delays_nobody_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.submit()
+    for number in range(2_000):
+        bench.store.put(paths.request(f"{number:032x}"), b"junk")
+    request = bench.service.new_request(RequestKind.DEACTIVATE, "wc")
+    bench.store.put(paths.request(request.id), seal(paths.request(request.id), encode_record(request), KEY))
+    calls, children = list[str](), bench.store.children
+
+    def listed(path: str, hint: Hint | None = None) -> list[str]:
+        calls.append(path)
+        return children(path, hint)
+
+    monkeypatch.setattr(bench.store, "children", listed)
+    bench.nimbus.step(bench.clock.now_ms())
+    assert outcome_of(bench, request).state is OutcomeState.DONE
+    assert len(calls) < 500  # each lists some thousand names
+    bench.advance(30)
+    assert bench.state.request_ids() == bench.state.outcome_ids() == [request.id]
 
 
 def test_a_request_that_no_node_can_hold_is_refused_by_its_client() -> None:
@@ -575,3 +645,19 @@ def test_a_request_that_comes_between_the_duties_of_a_turn_keeps_its_initial_sta
     bench.advance(12)
     assert keeper.data == {request.topology_id: "seeds"}
     assert bench.state.topology_ids() == sorted([request.topology_id, running])
+
+
+def test_an_old_base_that_is_put_back_is_written_anew() -> None:
+    bench = Bench(nodes=2)
+    topology_id = bench.submit()
+    bench.tick()
+    found = bench.state.store.get(paths.storm(topology_id))
+    assert found is not None
+    bench.service.deactivate("wc")
+    bench.tick()
+    now = bench.state.read_base(topology_id)
+    assert now is not None and now.status is TopologyStatus.INACTIVE
+    bench.state.store.put(paths.storm(topology_id), found.data)
+    bench.advance(15)
+    base = bench.state.read_base(topology_id)
+    assert base is not None and base.status is TopologyStatus.INACTIVE and base.version > now.version

@@ -28,6 +28,23 @@ from sparkstorm.scheduling.view import ClusterView
 from tests.nimbus.nimbus_bench import CODE, Bench, wordcount
 
 
+def test_a_submission_and_its_assignment_are_logged_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "sparkstorm.nimbus")
+    bench = Bench(nodes=2)
+    own: dict[str, Any] = {
+        "topology__environment": {"TOKEN": "secret"},
+        "app__token": "secret",
+        "topology__message__timeout__secs": 7,
+    }
+    topology_id = bench.submit(topology__workers=2, **own)
+    (submitted,) = [line for line in caplog.messages if line.startswith(f"submission of {topology_id} by ")]
+    assert "'topology.message.timeout.secs': 7" in submitted and "'topology.environment': ['TOKEN']" in submitted
+    (assigned,) = [line for line in caplog.messages if line.startswith(f"assignment of {topology_id}, version ")]
+    slots = sorted(map(str, set(bench.slots(topology_id).values())))
+    assert all(f"{slot}: " in assigned for slot in slots) and len(slots) == 2
+    assert "secret" not in caplog.text
+
+
 def assert_nothing_is_left(bench: Bench) -> None:
     assert bench.state.known_ids() == set()
     assert bench.state.blob_keys() == []
@@ -262,6 +279,9 @@ class Heirs:
 
     def retire(self, topology_id: str) -> None:
         self.state_by_id.pop(topology_id, None)
+
+    def unended(self) -> dict[str, int]:
+        return {}
 
     def hand_over(self, old_id: str, new_id: str) -> None:
         if old_id in self.state_by_id:  # a hand-over may be repeated

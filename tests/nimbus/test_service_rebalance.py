@@ -76,6 +76,24 @@ def test_workers_in_the_conf_of_a_rebalance_are_workers() -> None:
     assert base and base.num_workers == 2 and len(set(bench.slots(topology_id).values())) == 2
 
 
+@pytest.mark.parametrize("scheduler", ["", "jstorm"])
+def test_more_workers_than_there_are_slots_move_nothing_and_the_plan_says_so(scheduler: str) -> None:
+    bench = Bench(nodes=3, ports=(6700,))
+    own: dict[str, Any] = {"topology__scheduler": scheduler} if scheduler else {}
+    topology_id = bench.submit(topology__workers=2, topology__acker__executors=3, **own)
+    bench.service.rebalance("wc", RebalanceOptions(3), wait_secs=0)  # a placement that no scheduler would deal out afresh
+    bench.advance(3)
+    before, slots = bench.slots(topology_id), len(set(bench.slots(topology_id).values()))
+    plan = bench.service.plan_rebalance("wc", RebalanceOptions(99))
+    assert plan.movement.moved == () and len(plan.movement.stayed) == len(before)
+    assert (plan.wanted_workers, plan.given_workers, plan.slots) == (99, slots, slots)
+    assert plan.shortfall == f"{slots} slots are there for it"
+    bench.service.rebalance("wc", RebalanceOptions(99), wait_secs=0)
+    bench.advance(3)
+    base = bench.state.read_base(topology_id)
+    assert base and base.num_workers == 99 and bench.slots(topology_id) == before
+
+
 def test_a_topology_that_waits_for_slots_takes_none_that_a_rebalance_needs() -> None:
     bench = Bench(nodes=1)
     running, waiting = bench.submit("words", topology__workers=2), bench.submit("early", topology__workers=2)
