@@ -7,23 +7,25 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
-from benchmarks.conformance.compare import DIFFERENT, same, second_question, verdict
-from benchmarks.conformance.originals import answers, original_for
+from benchmarks.conformance.compare import DIFFERENT, same, second_question, verdict, with_idle_rules, with_scope
+from benchmarks.conformance.originals import Original, answers, original_for
 from benchmarks.conformance.problems import GENERATORS
 from benchmarks.conformance.shapes import SHAPES, generate
 from sparkstorm.scheduling.form.solve import answer_to
 
 
-def compare(scheduler: str, shape: str, seed: int, count: int, folder: Path) -> int:
+def compare(scheduler: str, shape: str, seed: int, count: int, folder: Path, sources: Path | None = None) -> int:
     """Compare one scheduler on so many problems; the number of differences that nothing explains."""
-    problems = generate(scheduler, seed, count, shape)
+    original = original_for(scheduler, sources)
+    problems = problems_for(original, scheduler, shape, seed, count)
     lines = [json.dumps(problem) for problem in problems]
     log = folder / f"{scheduler}.{shape}.log"
     ours = [json.loads(answer_to(line)[0]) for line in lines]
-    theirs = _asked(scheduler, lines, log)
-    second = _asked_again(scheduler, problems, ours, theirs, log)
+    theirs = _asked(original, lines, log)
+    second = _asked_again(original, problems, ours, theirs, log)
     found: Counter[str] = Counter()
     with (folder / f"{scheduler}.{shape}.differences.jsonl").open("w") as out:
         for at, problem in enumerate(problems):
@@ -32,35 +34,46 @@ def compare(scheduler: str, shape: str, seed: int, count: int, folder: Path) -> 
             if word != "equal":
                 row = {"problem": problem, "ours": ours[at], "theirs": theirs[at], "second": second.get(at)}
                 out.write(json.dumps({"at": at, "tag": word, **row}) + "\n")
-    print(f"{scheduler}: {count} {shape} problems, seed {seed}, against {original_for(scheduler).name}")
+    print(f"{scheduler}: {count} {shape} problems, seed {seed}, against {original.name}")
     for word, number in found.most_common():
         print(f"  {number:6} {word}")
     return found[DIFFERENT]
 
 
-def _asked(scheduler: str, lines: Sequence[str], log: Path) -> list[dict[str, Any]]:
-    return [json.loads(answer) for answer in answers(original_for(scheduler), lines, log)]
+def problems_for(original: Original, scheduler: str, shape: str, seed: int, count: int) -> list[dict[str, Any]]:
+    """Return problems with the settings by which ours does as that version."""
+    problems = [with_scope(each, original.scope) for each in generate(scheduler, seed, count, shape)]
+    if not original.sources:
+        return problems
+    return [with_idle_rules(each, Random(f"idle-{seed}-{at}")) for at, each in enumerate(problems)]
+
+
+def _asked(original: Original, lines: Sequence[str], log: Path) -> list[dict[str, Any]]:
+    return [json.loads(answer) for answer in answers(original, lines, log)]
 
 
 def _asked_again(
-    scheduler: str, problems: Sequence[Any], ours: Sequence[Any], theirs: Sequence[Any], log: Path
+    original: Original, problems: Sequence[Any], ours: Sequence[Any], theirs: Sequence[Any], log: Path
 ) -> dict[int, dict[str, Any]]:
     """The answers to second questions, by the number of the problem."""
     asked = {at: second_question(problem, ours[at], theirs[at]) for at, problem in enumerate(problems)}
     asked = {at: question for at, question in asked.items() if question is not None}
     if not asked:
         return {}
-    found = _asked(scheduler, [json.dumps(question) for question in asked.values()], log.with_suffix(".second.log"))
+    found = _asked(original, [json.dumps(question) for question in asked.values()], log.with_suffix(".second.log"))
     return dict(zip(asked, found, strict=True))
 
 
-def record(schedulers: Sequence[str], shape: str, seed: int, count: int, folder: Path, path: Path) -> None:
+def record(
+    schedulers: Sequence[str], shape: str, seed: int, count: int, folder: Path, path: Path, sources: Path | None = None
+) -> None:
     """Write problems with the originals' answers, for tests that run without Java; those that made them raise are out."""
     rows = []
     for scheduler in schedulers:
-        problems = generate(scheduler, seed, count, shape)
+        original = original_for(scheduler, sources)
+        problems = problems_for(original, scheduler, shape, seed, count)
         lines = [json.dumps(problem) for problem in problems]
-        for problem, answer in zip(problems, answers(original_for(scheduler), lines, folder / "record.log"), strict=True):
+        for problem, answer in zip(problems, answers(original, lines, folder / "record.log"), strict=True):
             ours = json.loads(answer_to(json.dumps(problem))[0])
             if same(problem, ours, json.loads(answer)):
                 rows.append(json.dumps({"problem": problem, "answer": json.loads(answer)}))
@@ -76,14 +89,17 @@ def main() -> int:
     parser.add_argument("--shape", choices=list(SHAPES), help="of problems; both when none is named")
     parser.add_argument("--out", type=Path, default=Path("build/conformance"), help="where differences are written")
     parser.add_argument("--record", type=Path, help="write problems and the originals' answers there, compare nothing")
+    parser.add_argument("--storm-sources", type=Path, metavar="FOLDER", help="a checkout of apache/storm: ask its schedulers")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     names = arguments.schedulers or list(GENERATORS)
     if arguments.record is not None:
-        record(names, arguments.shape or "small", arguments.seed, arguments.count, arguments.out, arguments.record)
+        shape, seed, count, out = arguments.shape or "small", arguments.seed, arguments.count, arguments.out
+        record(names, shape, seed, count, out, arguments.record, arguments.storm_sources)
         return 0
     shapes = [arguments.shape] if arguments.shape else list(SHAPES)
-    left = sum(compare(name, shape, arguments.seed, arguments.count, arguments.out) for name in names for shape in shapes)
+    asked = (arguments.seed, arguments.count, arguments.out, arguments.storm_sources)
+    left = sum(compare(name, shape, *asked) for name in names for shape in shapes)
     return int(left > 0)
 
 

@@ -6,6 +6,7 @@ JStorm's defects are put back into ours instead, and then every row must be the 
 
 import json
 from collections.abc import Callable, Mapping
+from random import Random
 from typing import Any
 
 from benchmarks.conformance import jstorm_defects
@@ -119,6 +120,29 @@ def without_resuming(problem: Problem) -> Answer:
     """Return our answer with that defect put back."""
     with jstorm_defects.replaced(BlacklistScheduler, "_resume", lambda scheduler: None):
         return solve(problem)
+
+
+def with_scope(problem: Problem, scope: str) -> Problem:
+    """Return a problem with the default scheduler's scope in its configuration: "cluster" does as Storm 2, "topology" as 3.
+
+    The originals pass it over.
+    """
+    if problem["scheduler"] == "jstorm":
+        return problem
+    return {**problem, "conf": {**problem.get("conf", {}), "default.scheduler.scope": scope}}
+
+
+def with_idle_rules(problem: Problem, rng: Random) -> Problem:
+    """Return a problem that moves workers to supervisors without any, which Storm 3 knows, in seven of ten draws.
+
+    The harness gives supervisors no uptime, so how long they have been up does not count.
+    """
+    rules = {
+        "nimbus.even.rebalance.idle.supervisor.enabled": rng.random() < 0.7,
+        "nimbus.even.rebalance.max.free.per.topology": rng.choice((0, 0, 1, 2)),
+        "nimbus.even.rebalance.idle.supervisor.min.stable.rounds": 0,
+    }
+    return problem if problem["scheduler"] == "jstorm" else {**problem, "conf": {**problem["conf"], **rules}}
 
 
 # -- the verdict ------------------------------------------------------------------------------------------------------

@@ -51,7 +51,10 @@ def _place_as_the_original(slots: Sequence[Slot], supervisors: Sequence[Ports]) 
 
 
 class _KeepsAsTheOriginal(TaskScheduler):
-    """Counts full workers' tasks again in every round (12); raises for a kept task whose worker is full already (15)."""
+    """Counts full workers' tasks again in every round, also of workers that were full before (12).
+
+    It raises for a kept task whose worker is full already (15).
+    """
 
     def _keep(self, num_tasks: int) -> None:
         pool = set(self._pool)
@@ -70,14 +73,16 @@ class _KeepsAsTheOriginal(TaskScheduler):
         slots = [self._slot_at.get((worker.host, worker.port)) for worker in workers]
         waiting = [slot for slot in dict.fromkeys(slots) if slot is not None]
         counted = 0
-        while full := [slot for slot in waiting if slot in self._pool and self._is_full(slot)]:
+        while full := [slot for slot in waiting if self._is_full(slot)]:  # also one that was full from the beginning
             for slot in full:
-                del self._pool[slot]
-                self._done.append(slot)
+                if slot in self._pool:
+                    del self._pool[slot]
+                    self._done.append(slot)
                 counted += slot.num_tasks
             self._num_workers -= len(full)
             num_tasks -= counted
             self._share_out(num_tasks)
+            waiting = [slot for slot in waiting if slot not in full]
 
     def _place(self, task: int) -> None:
         part = self._parts[self._context.component_by_task[task]]
@@ -213,7 +218,7 @@ def _words(number: str, problem: Problem, theirs: Answer) -> str:
         return _WORDS[number]
     if "ArithmeticException" in raised:
         return "defect 1: the original divides by no supervisors"
-    if raised:
+    if raised or "workers" not in theirs:
         return "defect 2: the original leaves a worker on a slot that is gone or taken"
     return _where_stale(problem, theirs)
 

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "originals"
@@ -34,11 +34,14 @@ class Original:
     version: str
     harness: str
     classes: tuple[str, ...] = ()
+    sources: Path | None = None  # checkout of a later version, whose scheduler classes go before the artifact's
+    scope: str = "cluster"  # our default.scheduler.scope that does as its DefaultScheduler
 
     @property
     def name(self) -> str:
-        """The artifact with its version."""
-        return f"{self.group}:{self.artifact}:{self.version}"
+        """The artifact with its version, and that of the sources."""
+        artifact = f"{self.group}:{self.artifact}:{self.version}"
+        return f"the schedulers of {_described(self.sources)} over {artifact}" if self.sources else artifact
 
 
 STORM = Original(
@@ -51,13 +54,42 @@ STORM = Original(
 JSTORM = Original("com.alibaba.jstorm", "jstorm-core", "2.2.1", "JStormHarness")
 
 
-def original_for(scheduler: str) -> Original:
-    """Which original answers problems for a scheduler."""
-    return JSTORM if scheduler == "jstorm" else STORM
+_SCHEDULERS = "storm-server/src/main/java/org/apache/storm"
+
+
+def original_for(scheduler: str, sources: Path | None = None) -> Original:
+    """Which original answers problems for a scheduler; `sources` is a checkout of Storm 3."""
+    if scheduler == "jstorm":
+        return JSTORM
+    return replace(STORM, sources=sources, scope="topology") if sources else STORM
+
+
+def _described(sources: Path | None) -> str:
+    """Return the commit of a checkout, or the name of its folder."""
+    asked = ["git", "-C", str(sources), "log", "-1", "--format=%h of %cs"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return f"apache/storm {found.stdout.strip()}" if found.returncode == 0 else str(sources)
+
+
+def _overlay(original: Original, sources: Path, folder: Path, jars: str) -> Path:
+    """Compile the schedulers of a checkout against the artifact's jars; what they do not change is the artifact's."""
+    classes = folder / "overlay"
+    if not classes.exists():
+        parts = [each for each in (sources / _SCHEDULERS / "scheduler").rglob("*.java") if "utils" not in each.parts]
+        if not parts:
+            raise SystemExit(f"{sources}: there are no schedulers in {_SCHEDULERS}/scheduler; name a checkout of apache/storm")
+        files = [str(each) for each in (*sorted(parts), sources / _SCHEDULERS / "DaemonConfig.java")]
+        made = folder / f"overlay.{os.getpid()}"
+        made.mkdir()
+        subprocess.run([_tool("javac"), "-nowarn", "-d", str(made), "-cp", jars, *files], check=True)
+        made.rename(classes)
+    return classes
 
 
 def _cache(original: Original) -> Path:
     texts = b"".join(path.read_bytes() for path in sorted(SOURCES.glob("*.java")))
+    if original.sources is not None:
+        texts += b"".join(path.read_bytes() for path in sorted((original.sources / _SCHEDULERS / "scheduler").rglob("*.java")))
     stamp = hashlib.sha256(original.name.encode() + texts).hexdigest()[:16]
     base = os.environ.get("CONFORMANCE_CACHE") or Path(tempfile.gettempdir()) / "sparkstorm-conformance"
     return Path(base) / f"{original.artifact}-{original.version}-{stamp}"
@@ -86,7 +118,9 @@ def class_path(original: Original) -> str:
         classes = ["-nowarn", "-d", str(folder / "classes"), "-cp", fetched.read_text().strip()]
         subprocess.run([_tool("javac"), *classes, *sources], check=True)
         fetched.rename(jars)
-    return f"{folder / 'classes'}{os.pathsep}{jars.read_text().strip()}"
+    found = jars.read_text().strip()
+    before = [_overlay(original, original.sources, folder, found)] if original.sources else []
+    return os.pathsep.join(map(str, [folder / "classes", *before, found]))
 
 
 def answers(original: Original, problems: Iterable[str], log: Path) -> Sequence[str]:

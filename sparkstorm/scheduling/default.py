@@ -1,7 +1,11 @@
 """Storm's DefaultScheduler: frees workers that do not fit an even distribution, then schedules evenly (S4.8-S4.20)."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
 from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.scheduling.even import schedule_evenly
+from sparkstorm.scheduling.even import IdleRules, move_to_idle, schedule_evenly
 from sparkstorm.scheduling.placement import Placement
 from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
 from sparkstorm.scheduling.settings import DefaultSettings
@@ -44,28 +48,42 @@ def _free_misfits(topology: TopologyView, cluster: ClusterView) -> None:
         cluster.free_slots(misfits)
 
 
-def schedule_by_default(cluster: ClusterView, one_by_one: bool = False, scope: Topologies | None = None) -> None:
-    """Visit each topology that needs scheduling, by id: free its misfits, then schedule evenly.
+@dataclass(frozen=True, slots=True)
+class DefaultRules:
+    """Rules of a round: whether topologies are served one by one, and how workers move to idle supervisors."""
 
-    As in Storm 2.x, every topology with missing executors is scheduled after each freeing; with `one_by_one` only the
-    topology whose workers were freed, as in Storm 0.9 (S4.20). Only topologies in `scope` are changed.
+    one_by_one: bool = True
+    idle: IdleRules = field(default_factory=IdleRules)
+
+    @classmethod
+    def of(cls, conf: Conf) -> DefaultRules:
+        """Read `default.scheduler.scope`, "topology" (Storm 3 and 0.9) or "cluster" (Storm 2), and the rules of `IdleRules`."""
+        return cls(DefaultSettings.of_partial(conf).scope == "topology", IdleRules.of(conf))
+
+
+def schedule_by_default(cluster: ClusterView, rules: DefaultRules, scope: Topologies | None = None) -> None:
+    """Visit each topology that needs scheduling, by id: free its misfits, then schedule evenly (S4.20).
+
+    One by one, only the topology whose workers were freed is scheduled; else, as in Storm 2.x, every topology with missing
+    executors is scheduled after each freeing. Only topologies in `scope` are changed.
     """
+    move_to_idle(cluster, rules.idle, scope)
     for topology in cluster.topologies_to_schedule():
         if scope is None or topology.id in scope:
             _free_misfits(topology, cluster)
-            schedule_evenly(cluster, {topology.id: topology} if one_by_one else scope)
+            schedule_evenly(cluster, {topology.id: topology} if rules.one_by_one else scope)
 
 
 class DefaultScheduler:
     """Storm's DefaultScheduler."""
 
     def __init__(self) -> None:
-        self._one_by_one = False
+        self._rules = DefaultRules()
 
     def prepare(self, conf: Conf) -> None:
-        """Read `default.scheduler.scope`: "cluster" (Storm 2) or "topology" (Storm 0.9)."""
-        self._one_by_one = DefaultSettings.of_partial(conf).scope == "topology"
+        """Read the rules of a round."""
+        self._rules = DefaultRules.of(conf)
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
         """Schedule every topology of the cluster that needs it."""
-        schedule_by_default(cluster, self._one_by_one)
+        schedule_by_default(cluster, self._rules)

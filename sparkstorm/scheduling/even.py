@@ -1,9 +1,14 @@
 """Storm's EvenScheduler: places missing executors round robin on free slots that are spread over the nodes."""
 
+from __future__ import annotations
+
+from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
+from sparkstorm.scheduling.records import Conf, SupervisorView, Topologies, TopologyView
+from sparkstorm.scheduling.settings import EvenSettings
 from sparkstorm.scheduling.view import ClusterView
 
 
@@ -49,12 +54,84 @@ def reassignment(topology: TopologyView, cluster: ClusterView) -> list[tuple[Exe
     return [(executor, slots[turn % len(slots)]) for turn, executor in enumerate(placement.missing())]
 
 
+# -- workers for idle supervisors (Storm 3) ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class IdleRules:
+    """Rules by which running workers move to supervisors without any worker: none do unless it is switched on."""
+
+    is_enabled: bool = False
+    most_per_topology: int = 0  # workers of a topology in one round; 0 is no limit
+    least_uptime_ms: int = 0  # of an idle supervisor: one that has just returned may go again
+
+    @classmethod
+    def of(cls, conf: Conf) -> IdleRules:
+        """Read the keys nimbus.even.rebalance.*."""
+        read = EvenSettings.of_partial(conf)
+        return cls(read.is_enabled, read.most_per_topology, max(0, read.stable_rounds) * max(1_000, read.monitor_ms))
+
+
+def move_to_idle(cluster: ClusterView, rules: IdleRules, scope: Topologies | None = None) -> None:
+    """Move workers to supervisors that have none, a worker of each topology in turn, topologies by id.
+
+    A topology gives its share of the idle supervisors at most, and only from supervisors where it keeps a worker.
+    """
+    if not rules.is_enabled:
+        return
+    usable = [each for node, each in sorted(cluster.supervisors.items()) if each.ports and not cluster.is_blacklisted(node)]
+    used = {slot.node for slot in cluster.used_slots()}
+    idle = [each for each in usable if each.id not in used and _is_stable(each, rules)]
+    targets = deque(WorkerSlot(each.id, port) for each in idle for port in each.ports)
+    left = {
+        topology_id: _share(topology, {each.id for each in idle}, len(usable), cluster, rules)
+        for topology_id, topology in sorted((cluster.topologies if scope is None else scope).items())
+    }
+    while targets and any(left.values()):
+        for topology_id in [each for each, number in left.items() if number > 0]:
+            if targets:
+                left[topology_id] = left[topology_id] - 1 if _move_one(topology_id, targets, cluster) else 0
+
+
+def _is_stable(supervisor: SupervisorView, rules: IdleRules) -> bool:
+    """Return whether it has been up for long enough; an unknown uptime is enough, as in Storm."""
+    return supervisor.uptime_ms is None or supervisor.uptime_ms >= rules.least_uptime_ms
+
+
+def _share(topology: TopologyView, idle: set[str], num_usable: int, cluster: ClusterView, rules: IdleRules) -> int:
+    if idle <= {slot.node for slot in cluster.placement(topology.id).executors_by_slot}:
+        return 0
+    share = topology.num_workers // num_usable * len(idle)
+    return min(share, rules.most_per_topology) if rules.most_per_topology > 0 else share
+
+
+def _move_one(topology_id: str, targets: deque[WorkerSlot], cluster: ClusterView) -> bool:
+    """Move the worker on the highest port of the node with most of the topology's workers; False when no node has two."""
+    ports_by_node: dict[str, list[int]] = {}
+    for slot in cluster.placement(topology_id).executors_by_slot:
+        ports_by_node.setdefault(slot.node, []).append(slot.port)
+    crowded = sorted((-len(ports), node) for node, ports in ports_by_node.items() if len(ports) > 1)
+    if not crowded:
+        return False
+    node = crowded[0][1]
+    giver, target = WorkerSlot(node, max(ports_by_node[node])), targets.popleft()
+    executors = list(cluster.placement(topology_id).executors_by_slot[giver])
+    cluster.free_slot(giver, f"{target.node} had no worker, and {node} had {len(ports_by_node[node])} of this topology's")
+    cluster.assign(target, topology_id, executors, "the next port of the supervisors without a worker")
+    return True
+
+
 class EvenScheduler:
-    """Storm's EvenScheduler: fills free slots and frees none."""
+    """Storm's EvenScheduler: fills free slots and frees none, but for supervisors without a worker if that is switched on."""
+
+    def __init__(self) -> None:
+        self._idle = IdleRules()
 
     def prepare(self, conf: Conf) -> None:
-        """Nothing to read."""
+        """Read the keys nimbus.even.rebalance.*."""
+        self._idle = IdleRules.of(conf)
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
         """Fill every topology of the cluster that needs scheduling."""
+        move_to_idle(cluster, self._idle)
         schedule_evenly(cluster)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.scheduling.default import integer_divided, schedule_by_default
+from sparkstorm.scheduling.default import DefaultRules, integer_divided, schedule_by_default
 from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
 from sparkstorm.scheduling.settings import IsolationSettings
 from sparkstorm.scheduling.view import ClusterView
@@ -40,6 +40,7 @@ class IsolationScheduler:
 
     def __init__(self) -> None:
         self._machines: Mapping[str, int] = {}
+        self._rules = DefaultRules()
 
     def prepare(self, conf: Conf) -> None:
         """Read how many machines each topology gets; InvalidConfigError when the map is missing, empty or unfit."""
@@ -50,6 +51,7 @@ class IsolationScheduler:
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
                 raise InvalidConfigError(f"{MACHINES_KEY}: {name}: expected a positive integer, got {count!r}")
         self._machines = dict(machines)
+        self._rules = DefaultRules.of(conf)
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
         """Keep matching machines, assign new ones, then schedule the other topologies by default; the blacklist is restored."""
@@ -61,10 +63,11 @@ class IsolationScheduler:
         if any(each.specs for each in wanted.values()):
             _clear_shared_hosts(cluster, wanted, keeps_dead)
         else:
-            # As in Storm 2, an isolated topology with fewer workers than it asked for is scheduled by default too. It has all
-            # its executors and does not change, but every topology with missing executors is filled before the next is freed.
-            rest = {key: topology for key, topology in topologies.items() if key not in wanted or topology.num_workers}
-            schedule_by_default(cluster, scope=rest)
+            # Storm 2 schedules an isolated topology with fewer workers than it asked for by default too. It has all its executors
+            # and does not change, but every topology with missing executors is filled before the next is freed.
+            visits_isolated = not self._rules.one_by_one
+            rest = {key: each for key, each in topologies.items() if key not in wanted or (visits_isolated and each.num_workers)}
+            schedule_by_default(cluster, self._rules, rest)
         cluster.set_blacklisted_hosts(before)
 
     def _wanted(self, topology: TopologyView) -> _Wanted:

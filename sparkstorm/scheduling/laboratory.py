@@ -95,7 +95,9 @@ class Scene:
         if previous.reason is ScheduleReason.REASSIGN:
             return {}
         topology = next(each for each in self.topologies if each.id == topology_id)
-        return kept_for_rebalance(placed, topology.executors, topology.num_workers)
+        offered = {WorkerSlot(each.id, port) for each in self.supervisors for port in each.ports} | set(placed.values())
+        taken = {slot for name, others in self.assignments.items() if name != topology_id for slot in others.values()}
+        return kept_for_rebalance(placed, topology.executors, min(topology.num_workers, len(offered - taken)))
 
     def rebalanced(
         self,
@@ -147,16 +149,15 @@ class Scene:
     def why(self, scheduler: str, conf: Conf | None = None, inner: str = "default") -> list[Row]:
         """Return each executor's place after one round of a scheduler, with the reason that the scheduler gives.
 
-        An executor without a place has its topology's reason.
+        An executor without a place has its topology's reason, after the reason for leaving its place before.
         """
         reasons = Reasons()
         after = self._after(self._round(scheduler, conf, inner, reasons))
         found = []
         for row, (topology_id, executor, slot) in zip(after.rows(), after._places(), strict=True):
             before = self.assignments.get(topology_id, {}).get(executor)
-            reason = reasons.of(topology_id, executor, slot, before, scheduler)
-            if slot is None:
-                reason = after.reason_by_topology.get(topology_id) or reason
+            status = after.reason_by_topology.get(topology_id, "")
+            reason = reasons.of(topology_id, executor, slot, before, scheduler, status)
             found.append({key: row[key] for key in ("topology", "component", "executor", "node", "port")} | {"reason": reason})
         return found
 
@@ -363,16 +364,27 @@ def _some(names: Iterable[str]) -> str:
 
 
 def moved(before: Scene, after: Scene) -> list[Row]:
-    """Return a row for each executor whose slot has changed; a first placement has None before."""
+    """Return a row for each executor with a task whose slot has changed; a first placement has None before.
+
+    Tasks count, since a rebalance may deal them to other executors: those that stay in their slot have not moved.
+    """
     found = []
     for topology in after.topologies:
         old, new = before.assignments.get(topology.id, {}), after.assignments.get(topology.id, {})
         for executor in topology.executors:
-            was, now = old.get(executor), new.get(executor)
-            if was != now:
-                places = {"before": str(was) if was else None, "after": str(now) if now else None}
+            was, now = former_slots(executor, old), new.get(executor)
+            if was != ({now} if now else set()):
+                places = {"before": ", ".join(map(str, sorted(was))) or None, "after": str(now) if now else None}
                 found.append({"topology": topology.id, "executor": str(executor), **places})
     return found
+
+
+def former_slots(executor: ExecutorId, placed: Mapping[ExecutorId, WorkerSlot]) -> set[WorkerSlot]:
+    """Return the slots that an executor's tasks have in an assignment, there perhaps under other executors."""
+    if executor in placed:
+        return {placed[executor]}
+    tasks = set(executor.tasks)
+    return {slot for each, slot in placed.items() if not tasks.isdisjoint(each.tasks)}
 
 
 def compare(scene: Scene, schedulers: Sequence[str], conf: Conf | None = None) -> list[Row]:

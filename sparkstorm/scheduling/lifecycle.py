@@ -51,14 +51,22 @@ _Row: TypeAlias = Callable[[TopologyBase, ActionRequest, int], Decision]
 
 def transition(base: TopologyBase, request: ActionRequest, now_ms: int, default_wait_ms: int) -> Decision:
     """Return the decision for an action; IllegalTransitionError if the topology's status does not allow it."""
-    row = _TABLE[base.status].get(request.action)
+    rows = _rows(base)
+    row = rows.get(request.action)
     if row is None:
-        known = ", ".join(sorted(action.lower() for action in _TABLE[base.status])) or "nothing"
-        raise IllegalTransitionError(
-            f"topology {base.name} is {base.status}: {request.action.lower()} does not apply, only {known}"
-        )
+        verb = _VERBS.get(request.action, (request.action.lower(),))[0]
+        known = ", ".join(sorted(each for action in rows for each in _VERBS.get(action, ())))
+        raise IllegalTransitionError(f"topology {base.name} is {base.status}: {verb} does not apply, only {known}")
     wait_ms = request.wait_ms if request.wait_ms is not None and request.wait_ms >= 0 else default_wait_ms
     return row(base, replace(request, wait_ms=wait_ms), now_ms)
+
+
+def _rows(base: TopologyBase) -> Mapping[Action, _Row]:
+    """Return the actions of a topology's status.
+
+    New code may be what a topology that was paused by its failures waits for; one that a user deactivated is not upgraded.
+    """
+    return _TABLE[base.status] | ({Action.UPGRADE: _upgrade} if base.paused else {})
 
 
 def due_request(base: TopologyBase, now_ms: int) -> ActionRequest | None:
@@ -74,7 +82,7 @@ def _stay(base: TopologyBase, _request: ActionRequest, _now_ms: int) -> Decision
 
 
 def _activate(base: TopologyBase, _request: ActionRequest, _now_ms: int) -> Decision:
-    return Decision(replace(base, status=TopologyStatus.ACTIVE))
+    return Decision(replace(base, status=TopologyStatus.ACTIVE, activations=base.activations + 1, paused=""))
 
 
 def _inactivate(base: TopologyBase, _request: ActionRequest, _now_ms: int) -> Decision:
@@ -120,9 +128,9 @@ def _roll_back(base: TopologyBase, _request: ActionRequest, _now_ms: int) -> Dec
     return Decision(replace(base, status=TopologyStatus.ROLLBACK))
 
 
-_TABLE: Mapping[TopologyStatus, Mapping[Action, _Row]] = {
+_TABLE: Mapping[TopologyStatus, dict[Action, _Row]] = {
     TopologyStatus.ACTIVE: {
-        Action.ACTIVATE: _stay,
+        Action.ACTIVATE: _activate,
         Action.INACTIVATE: _inactivate,
         Action.REBALANCE: _rebalance,
         Action.KILL: _kill,
@@ -142,4 +150,13 @@ _TABLE: Mapping[TopologyStatus, Mapping[Action, _Row]] = {
     },
     TopologyStatus.UPGRADING: {Action.KILL: _kill, Action.ROLL_BACK: _roll_back, Action.END_UPGRADE: _activate},
     TopologyStatus.ROLLBACK: {Action.KILL: _kill, Action.END_UPGRADE: _activate},
+}
+# Verbs by which a user asks for an action; what a timer or Nimbus itself does has none.
+_VERBS: Mapping[Action, tuple[str, ...]] = {
+    Action.ACTIVATE: ("activate",),
+    Action.INACTIVATE: ("deactivate",),
+    Action.REBALANCE: ("rebalance",),
+    Action.KILL: ("kill",),
+    Action.UPGRADE: ("upgrade start",),
+    Action.ROLL_BACK: ("upgrade rollback", "upgrade complete", "upgrade continue"),
 }

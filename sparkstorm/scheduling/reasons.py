@@ -25,12 +25,23 @@ class Reasons:
         for slot in slots:
             self._freed[topology_id, slot] = words
 
-    def of(self, topology_id: str, executor: ExecutorId, slot: WorkerSlot | None, before: WorkerSlot | None, scheduler: str) -> str:
-        """Return the reason for an executor's present place, after the reason for leaving its place before."""
+    def of(
+        self,
+        topology_id: str,
+        executor: ExecutorId,
+        slot: WorkerSlot | None,
+        before: WorkerSlot | None,
+        scheduler: str,
+        status: str = "",
+    ) -> str:
+        """Return the reason for an executor's present place, after the reason for leaving its place before.
+
+        An executor without a place has its topology's `status`, the scheduler's own words.
+        """
         noted = self._by_executor.get((topology_id, executor))
         left = self._freed.get((topology_id, before), "") if before is not None and before != slot else ""
         if slot is None:
-            return left or "no place was found"
+            return "; ".join(words for words in (left, status) if words) or "no place was found"
         if slot == before and (noted is None or noted[0] != slot):
             return "runs here already, and nothing asks it to move"
         words = noted[1] if noted is not None and noted[0] == slot else f"placed here by {scheduler}, which gives no reason"

@@ -56,7 +56,8 @@ def plan_round(
     _check(cluster, frozen, in_use)
     answer = {each: cluster.placement(each).slot_by_executor for each in views if each not in frozen}
     answer = {each: placed for each, placed in answer.items() if waiting.get(each) != placed}
-    return Plan(_differences(snapshot, answer, rebalanced, now_ms), answer, dict(cluster.status), dict(cluster.refused))
+    changed = _differences(snapshot, answer, rebalanced, now_ms)
+    return Plan(changed, answer, dict(cluster.status), dict(cluster.refused), cluster.blacklisted_hosts)
 
 
 def _supervisors(snapshot: Snapshot, alive: Alive, frozen: Container[str]) -> list[SupervisorView]:
@@ -96,7 +97,17 @@ def _kept(
     placed = {each: slot for each, slot in assignment.slot_by_executor.items() if each in living}
     if options is None:
         return {each: slot for each, slot in placed.items() if each in view.component_by_executor}
-    return {} if options.reassign else kept_for_rebalance(placed, view.executors, known.base.num_workers)
+    if options.reassign:
+        return {}
+    return kept_for_rebalance(placed, view.executors, min(known.base.num_workers, slots_for(snapshot, topology_id)))
+
+
+def slots_for(snapshot: Snapshot, topology_id: str) -> int:
+    """Return how many slots a topology can have: its own, and those that no other one uses."""
+    offered = {WorkerSlot(each.supervisor_id, port) for each in snapshot.supervisors.values() for port in each.ports}
+    own = snapshot.assignments.get(topology_id)
+    taken = {slot for each in snapshot.assignments.values() if each is not own for slot in each.slot_by_executor.values()}
+    return len((offered | set(own.slot_by_executor.values() if own else ())) - taken - snapshot.reserved)
 
 
 def _previous(snapshot: Snapshot, alive: Alive, rebalanced: Mapping[str, RebalanceOptions]) -> dict[str, PreviousPlacement]:

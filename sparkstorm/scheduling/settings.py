@@ -28,6 +28,16 @@ class DefaultSettings(Settings):
 
 
 @dataclass(frozen=True, slots=True)
+class EvenSettings(Settings):
+    """The even scheduler's: workers for supervisors that have none."""
+
+    is_enabled: Annotated[bool, "nimbus.even.rebalance.idle.supervisor.enabled"]
+    most_per_topology: Annotated[int, "nimbus.even.rebalance.max.free.per.topology"]
+    stable_rounds: Annotated[int, "nimbus.even.rebalance.idle.supervisor.min.stable.rounds"]
+    monitor_ms: Annotated[int, "supervisor.monitor.frequency.secs"]
+
+
+@dataclass(frozen=True, slots=True)
 class IsolationSettings(Settings):
     """The isolation scheduler's: machines by topology name; for JStorm, the hosts to use."""
 

@@ -43,3 +43,4 @@ class Plan:
     placed: Mapping[str, Placed] = field(default_factory=dict)
     status: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)  # topologies that the scheduler refused to place, with the reason
+    blacklisted_hosts: Set[str] = frozenset()

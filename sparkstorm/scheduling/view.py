@@ -138,23 +138,31 @@ class ClusterView:
         """Return the topologies with executors that have no slot, by id."""
         return [self.topologies[topology_id] for topology_id in sorted(self._hungry)]
 
-    def assign(self, slot: WorkerSlot, topology_id: str, executors: Iterable[ExecutorId]) -> None:
-        """Put executors on a free slot; FailedAssignTopologyError when slot or executor is taken (S4.31)."""
+    def assign(self, slot: WorkerSlot, topology_id: str, executors: Iterable[ExecutorId], reason: str = "") -> None:
+        """Put executors on a free slot; FailedAssignTopologyError when slot or executor is taken (S4.31).
+
+        A `reason`, one sentence, is what `Scene.why` and `sparkstorm schedule --why` say of their place.
+        """
         if slot in self._owner_by_slot:
             raise FailedAssignTopologyError(f"slot {slot} is already occupied by {self._owner_by_slot[slot]}")
         placement = self._placements.get(topology_id)
         if placement is None:
             raise FailedAssignTopologyError(f"cannot place executors of {topology_id!r}: no such topology is known")
-        placement.assign(slot, list(executors))
+        placed = list(executors)
+        placement.assign(slot, placed)
+        if reason and self.reasons is not None:
+            self.reasons.placed(topology_id, placed, slot, reason)
         self._owner_by_slot[slot] = topology_id
         self.free.take(slot)
         self._note_hunger(topology_id)
 
-    def free_slot(self, slot: WorkerSlot) -> None:
-        """Remove all executors from a slot; no change if it was free (S4.19)."""
+    def free_slot(self, slot: WorkerSlot, reason: str = "") -> None:
+        """Remove all executors from a slot; no change if it was free (S4.19). A `reason` comes before that of their next place."""
         topology_id = self._owner_by_slot.pop(slot, None)
         if topology_id is None:
             return
+        if reason and self.reasons is not None:
+            self.reasons.freed(topology_id, [slot], reason)
         self._placements[topology_id].unassign(slot)
         if self.can_reassign(slot):
             self.free.give(slot)

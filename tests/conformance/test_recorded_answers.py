@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.conformance.compare import NEVER_RESUMES, RAISES, same, verdict
+from benchmarks.conformance.compare import NEVER_RESUMES, RAISES, same, verdict, with_scope
 from benchmarks.conformance.problems import GENERATORS
 from benchmarks.conformance.shapes import SHAPES, generate
 from sparkstorm.scheduling.form.solve import solve
@@ -17,7 +17,16 @@ from sparkstorm.scheduling.form.solve import solve
 HERE = Path(__file__).parent
 WORKED = Path(__file__).parents[2] / "benchmarks" / "conformance" / "worked"
 FILES = ("recorded.jsonl.gz", "recorded-wide.jsonl.gz", "recorded-shared.jsonl.gz")
-ROWS = [json.loads(line) for name in FILES for line in gzip.decompress((HERE / name).read_bytes()).splitlines()]
+
+
+def recorded(name: str) -> list[dict[str, Any]]:
+    """Return the rows of a file; the answers are Storm 2.8.3's, so our default scheduler is asked to do as Storm 2."""
+    rows = [json.loads(line) for line in gzip.decompress((HERE / name).read_bytes()).splitlines()]
+    return [{**row, "problem": with_scope(row["problem"], "cluster")} for row in rows]
+
+
+ROWS = [row for name in FILES for row in recorded(name)]
+STORM_3 = [json.loads(line) for line in gzip.decompress((HERE / "recorded-storm-3.jsonl.gz").read_bytes()).splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -27,6 +36,20 @@ def test_recorded_problems_are_answered_as_the_originals_did(scheduler: str) -> 
     rows = [row for row in ROWS if row["problem"]["scheduler"] == scheduler]
     assert len(rows) >= 20
     assert [at for at, row in enumerate(rows) if not same(row["problem"], solve(row["problem"]), row["answer"])] == []
+
+
+@pytest.mark.parametrize("scheduler", ["even", "default", "isolation"])
+def test_recorded_problems_are_answered_as_storm_3_did(scheduler: str) -> None:
+    rows = [row for row in STORM_3 if row["problem"]["scheduler"] == scheduler]
+    assert rows and [at for at, row in enumerate(rows) if not same(row["problem"], solve(row["problem"]), row["answer"])] == []
+
+
+@pytest.mark.parametrize("scheduler", ["even", "default"])
+def test_workers_move_to_supervisors_without_any_in_some_of_them(scheduler: str) -> None:
+    rows = [row for row in STORM_3 if row["problem"]["scheduler"] == scheduler]
+    off = {"nimbus.even.rebalance.idle.supervisor.enabled": False}
+    without = [{**row["problem"], "conf": {**row["problem"]["conf"], **off}} for row in rows]
+    assert not all(same(problem, solve(problem), row["answer"]) for problem, row in zip(without, rows, strict=True))
 
 
 @pytest.mark.parametrize("name", [*GENERATORS, "shared-memory"])
@@ -56,7 +79,7 @@ def judged(row: dict[str, Any]) -> str:
     return verdict(row["problem"], solve(row["problem"]), row["answer"], row.get("second"))
 
 
-EXCUSED = [json.loads(line) for line in gzip.decompress((HERE / "excused.jsonl.gz").read_bytes()).splitlines()]
+EXCUSED = recorded("excused.jsonl.gz")
 TAGS = sorted({row["tag"] for row in EXCUSED})
 
 

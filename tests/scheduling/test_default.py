@@ -1,5 +1,7 @@
 """Storm's even and default schedulers."""
 
+from typing import Any
+
 import pytest
 
 from sparkstorm.scheduling.default import DefaultScheduler, bad_slots
@@ -8,9 +10,9 @@ from sparkstorm.scheduling.view import ClusterView
 from tests.scheduling.clusters import cluster, executors, places, singles, slot, supervisor, topology, workers_by_node
 
 
-def default(view: ClusterView, scope: str = "cluster") -> None:
+def default(view: ClusterView, scope: str = "") -> None:
     scheduler = DefaultScheduler()
-    scheduler.prepare({"default.scheduler.scope": scope})
+    scheduler.prepare({"default.scheduler.scope": scope} if scope else {})
     scheduler.schedule(view.topologies, view)
 
 
@@ -79,15 +81,15 @@ def test_bad_slots_are_freed_and_their_executors_dealt_anew() -> None:
     assert places(view, "t") == {(1, 1): "a:1", (2, 2): "b:1", (3, 3): "a:1", (4, 4): "b:1"}
 
 
-def test_one_topology_at_a_time_when_asked_for() -> None:
-    """S4.20: the seed frees and fills topology by topology; Storm 2.x fills all of them first, which is our default."""
+def test_one_topology_at_a_time_unless_asked_to_do_as_storm_2() -> None:
+    """S4.20: the seed and Storm 3 free and fill topology by topology; Storm 2.x fills all of them after each freeing."""
     first = topology("t", singles(1), 1)
     second = topology("u", singles(4), 2)
     placed = {"u": {(1, 1): "a:1", (2, 2): "a:1", (3, 3): "a:1"}}
     supervisors = [supervisor("a", 1), supervisor("b", 1, 2), supervisor("c", 1)]
     seed, storm = (cluster(supervisors, [first, second], placed) for _ in range(2))
-    default(seed, "topology")
-    default(storm)
+    default(seed)
+    default(storm, "cluster")
     assert list(places(seed, "u").values()) == ["a:1", "b:2", "a:1", "b:2"]
     assert list(places(storm, "u").values()) == ["a:1", "a:1", "a:1", "b:2"]
 
@@ -159,3 +161,56 @@ def test_fewer_workers_than_before_is_no_trap(scheduler: type) -> None:
         assert view.placement("t").is_exact
     else:
         assert places(view, "t") == placed
+
+
+# -- workers for supervisors without any (Storm 3) -------------------------------------------------------------------
+
+IDLE = "nimbus.even.rebalance.idle.supervisor.enabled"
+MOST = "nimbus.even.rebalance.max.free.per.topology"
+STABLE = "nimbus.even.rebalance.idle.supervisor.min.stable.rounds"
+
+
+def returned() -> ClusterView:
+    """Two topologies of four workers on two supervisors, and a third one that has just come."""
+    placed = {
+        "t": {(1, 1): "a:1", (2, 2): "a:2", (3, 3): "b:1", (4, 4): "b:2"},
+        "u": {(1, 1): "a:3", (2, 2): "a:4", (3, 3): "b:3", (4, 4): "b:4"},
+    }
+    here = [supervisor(name, 1, 2, 3, 4) for name in "abc"]
+    return cluster(here, [topology(name, singles(4), 4) for name in placed], placed)
+
+
+@pytest.mark.parametrize("kind", [EvenScheduler, DefaultScheduler])
+@pytest.mark.parametrize(
+    ("conf", "moved"),
+    [
+        ({}, {}),
+        ({IDLE: True}, {"t": {(2, 2): "c:1"}, "u": {(2, 2): "c:2"}}),  # a third of four workers is one
+        ({IDLE: True, STABLE: 1_201}, {}),  # periods of 3 s; it is up for an hour
+        ({IDLE: True, STABLE: 1_200}, {"t": {(2, 2): "c:1"}, "u": {(2, 2): "c:2"}}),
+    ],
+)
+def test_a_supervisor_that_has_returned_gets_a_share_of_each_topology_if_that_is_switched_on(
+    kind: type[EvenScheduler] | type[DefaultScheduler], conf: dict[str, Any], moved: dict[str, dict[tuple[int, int], str]]
+) -> None:
+    before, view, scheduler = returned(), returned(), kind()
+    scheduler.prepare(conf)
+    scheduler.schedule(view.topologies, view)
+    for name in ("t", "u"):
+        assert places(view, name) == {**places(before, name), **moved.get(name, {})}
+
+
+def test_a_topology_gives_no_more_than_the_key_says_and_never_its_last_worker_of_a_supervisor() -> None:
+    placed = {(n, n): f"a:{n}" for n in range(1, 9)}
+    here = [supervisor("a", *range(1, 9)), supervisor("b", 1, 2, 3, 4, 5, 6)]
+    for most, moved in ((0, 4), (3, 3), (9, 4)):
+        view, scheduler = cluster(here, [topology("t", singles(8), 8)], {"t": placed}), EvenScheduler()
+        scheduler.prepare({IDLE: True, MOST: most})
+        scheduler.schedule(view.topologies, view)
+        assert workers_by_node(view, "t") == {"a": 8 - moved, "b": moved}
+    alone = {(1, 1): "a:1", (2, 2): "b:1"}
+    here = [supervisor("a", 1), supervisor("b", 1), supervisor("c", 1)]
+    view, scheduler = cluster(here, [topology("t", singles(2), 3)], {"t": alone}), EvenScheduler()
+    scheduler.prepare({IDLE: True})
+    scheduler.schedule(view.topologies, view)
+    assert places(view, "t") == alone

@@ -208,6 +208,17 @@ def test_deaths_of_an_upgraded_worker_are_counted_by_its_launches() -> None:
     assert verdict(*asked, *launches[:3]) == "", "a worker that is restarted with the new code has not died"
 
 
+def test_an_upgrade_is_not_judged_by_the_launches_and_counts_of_the_one_before() -> None:
+    """A slot's handler outlives many upgrades, each of which starts the slot's worker anew."""
+    assert MIXED
+    seen = Sightings()
+    for n in range(1, 9):
+        upgrade = replace(JUDGED, started_ms=1000 * n)
+        beats = [beat(B, launch=n, executed=1000 * n, failed=500)]
+        seen = seen.with_beats(beats, MIXED, upgrade)
+        assert judge(upgrade, MIXED, beats, seen, COMPONENTS) == "", n
+
+
 SHADOWED = replace(UPGRADE, shadow=ShadowBar("count", 100))
 FIGURES = {"component": "count", "task": 2, "code_key": "new", "compared": 100, "different": 0, "skipped": 3, "problem": ""}
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError
+from sparkstorm.scheduling.jstorm.adapter import context_of
 from sparkstorm.scheduling.jstorm.records import (
     AssignContext,
     AssignType,
@@ -19,6 +20,7 @@ from sparkstorm.scheduling.jstorm.slots import Slot
 from sparkstorm.scheduling.jstorm.tasks import TaskScheduler
 from sparkstorm.scheduling.jstorm.workers import Ports, place
 from sparkstorm.scheduling.records import InputView
+from tests.scheduling.clusters import cluster, singles, supervisor, topology
 
 
 def part(name: str, count: int, kind: str = "bolt", *inputs: str, **conf: Any) -> JStormComponent:
@@ -122,6 +124,14 @@ def test_isolation_supervisors_are_the_only_ones_used() -> None:
     conf = {"isolation.scheduler.machines": ["h-z"]}
     found = assign_tasks(context([part("in", 2, "spout")], [sup("a", 1, 2), sup("b", 1, 2)], conf=conf))
     assert {plan.node for plan in found} == {"a", "b"}
+
+
+def test_the_context_has_the_supervisors_of_use_only() -> None:
+    """S0.77: a blacklisted one is none of them, and neither is a dead port a port."""
+    asked = topology("t", singles(2), 2)
+    view = cluster([supervisor("a", 1, 2), supervisor("b", 1), supervisor("c", 1)], [asked], blacklisted_hosts=["host-b"])
+    found = context_of(asked, None, view).supervisors
+    assert [(each.id, each.ports, each.available) for each in found] == [("a", (1, 2), (1, 2)), ("c", (1,), (1,))]
 
 
 def test_only_supervisors_with_free_ports_take_part() -> None:
@@ -231,6 +241,18 @@ def test_a_task_joins_its_worker_and_is_counted() -> None:
     assert tasks._tally.on_node("a", "in") == 1
 
 
+def test_the_count_of_a_worker_takes_it_out_of_the_pool_when_it_has_its_share() -> None:
+    """S0.103: without the count the first worker would get every task, since all of them find it as good as empty."""
+    asked = context([part("in", 4, "spout")], [sup("a", 1, 2)])
+    slots = [Slot("a", "h-a", port) for port in (1, 2)]
+    tasks = TaskScheduler(asked, {1, 2, 3, 4}, slots, False, None)
+    counts = []
+    for task, slot in ((1, slots[0]), (2, slots[1])):
+        tasks._add(task, slot)
+        counts.append(dict(tasks._pool))
+    assert counts == [{slots[0]: 1, slots[1]: 0}, {slots[0]: 1, slots[1]: 1}]
+
+
 def test_a_worker_with_a_full_quota_leaves_the_pool() -> None:
     """S0.104: seven tasks on three workers: one gets three, two get two."""
     found = assign_tasks(context([part("in", 7, "spout")], [sup("a", 1, 2, 3)], conf={"topology.workers": 3}))
@@ -243,6 +265,8 @@ def test_the_result_is_a_plan() -> None:
     first, second = assign_tasks(asked), assign_tasks(asked)
     assert first == second
     assert all(isinstance(plan, WorkerPlan) for plan in first)
+    assert all(type(plan.tasks) is frozenset for plan in first), "a set could be changed after the plan is made"
+    assert len({*first, *second}) == len(first), "a plan is a value: it has a hash"
 
 
 def test_a_monitor_round_moves_whole_workers_with_a_dead_task_only() -> None:

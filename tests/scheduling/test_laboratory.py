@@ -8,9 +8,12 @@ import pytest
 
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.scheduling.catalogue import BUILT_IN, scheduler_by_name
+from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.even import EvenScheduler
+from sparkstorm.scheduling.form.solve import answer_to
 from sparkstorm.scheduling.laboratory import Scene, compare, generate, moved
-from sparkstorm.scheduling.records import TopologyView
+from sparkstorm.scheduling.records import Topologies, TopologyView
+from sparkstorm.scheduling.view import ClusterView
 from tests.scheduling.clusters import executors, singles, slot, supervisor, topology
 
 
@@ -227,6 +230,38 @@ def test_reasons_tell_who_stays_who_was_freed_and_who_has_no_place() -> None:
     asked = replace(generate(1, 1, 9, 3), conf={"topology.component.cpu.pcore.percent": 9_000.0})
     asked = Scene.from_text(asked.to_text())
     assert {(row["node"], row["reason"][:27]) for row in asked.why("resource-aware")} == {(None, "Not enough resources to sch")}
+
+
+def test_a_file_says_of_executors_without_a_place_what_the_laboratory_says() -> None:
+    """`schedule --why`: the scheduler's own words, after why the executor left its place."""
+    greedy = replace(generate(1, 1, 9, 3), conf={"topology.component.cpu.pcore.percent": 9_000.0})
+    full = generate(1, 2, 6, 4)  # two topologies, and slots for one
+    for scene, scheduler, words in ((greedy, "resource-aware", "Not enough resources"), (full, "even", "No available slots")):
+        answer = json.loads(answer_to(scene.to_text(scheduler).encode(), True)[0])
+        in_file = [row["reason"] for rows in answer["why"].values() for row in rows]
+        assert in_file == [row["reason"] for row in Scene.from_text(scene.to_text()).why(scheduler)]
+        assert any(reason.startswith(words) for reason in in_file), in_file
+
+
+class Packed(DefaultScheduler):
+    """Places everything on the first free slot and says so."""
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        for each in cluster.topologies_to_schedule():
+            for used in list(cluster.placement(each.id).executors_by_slot):
+                cluster.free_slot(used, "packed anew")
+            chosen = cluster.available_slots()[0]
+            cluster.assign(chosen, each.id, cluster.placement(each.id).missing(), f"{chosen.node} is the first")
+
+
+def test_a_plug_in_says_why_in_the_calls_by_which_it_places_and_frees() -> None:
+    name = f"{__name__}.Packed"
+    scene = replace(generate(1, 1, 3, 1), conf={"storm.scheduler.allowed": [name]})
+    assert {row["reason"] for row in scene.why(name)} == {"node-00000 is the first"}
+    (asked,) = scene.topologies
+    running = {asked.id: dict.fromkeys(asked.executors, slot("node-00000:6703"))}
+    hungry = replace(scene, topologies=(replace(asked, num_workers=2),), assignments=running)
+    assert {row["reason"] for row in hungry.why(name)} == {"packed anew; node-00000 is the first"}
 
 
 def test_a_node_that_refused_is_named_with_what_it_lacked() -> None:

@@ -49,8 +49,24 @@ def test_each_status_knows_its_actions_and_no_others(status: TopologyStatus, act
     if (status, action) in ALLOWED:
         assert transition(base(status), request, NOW, 30_000).base.status == ALLOWED[status, action]
     else:
-        with pytest.raises(IllegalTransitionError, match=f"topology wc is {status}: {action.lower()} does not apply"):
+        with pytest.raises(IllegalTransitionError, match=f"topology wc is {status}: .* does not apply, only .*kill"):
             transition(base(status), request, NOW, 30_000)
+
+
+@pytest.mark.parametrize(
+    ("status", "action", "words"),
+    [
+        (S.UPGRADING, A.REBALANCE, "rebalance does not apply, only kill, upgrade complete, upgrade continue, upgrade rollback"),
+        (S.REBALANCING, A.INACTIVATE, "deactivate does not apply, only kill, rebalance"),
+        (S.INACTIVE, A.UPGRADE, "upgrade start does not apply, only activate, deactivate, kill, rebalance"),
+        (S.ROLLBACK, A.REBALANCE, "rebalance does not apply, only kill"),
+        (S.KILLED, A.ACTIVATE, "activate does not apply, only kill"),
+    ],
+)
+def test_a_refusal_names_the_verbs_of_users_and_no_inner_actions(status: TopologyStatus, action: Action, words: str) -> None:
+    with pytest.raises(IllegalTransitionError) as caught:
+        transition(base(status), ActionRequest(action), NOW, 30_000)
+    assert str(caught.value) == f"topology wc is {status}: {words}"
 
 
 @pytest.mark.parametrize(("wait_ms", "due_ms"), [(None, 31_000), (-1, 31_000), (0, 1000), (7000, 8000)])
@@ -96,3 +112,11 @@ def test_a_pending_action_falls_due_at_its_time() -> None:
     assert due_request(waiting, 499) is None
     assert due_request(waiting, 500) == ActionRequest(A.DO_REBALANCE, 0, OPTIONS)
     assert due_request(base(S.ACTIVE), 10**15) is None
+
+
+def test_a_topology_that_was_paused_by_its_failures_may_be_upgraded_and_each_activation_is_counted() -> None:
+    paused = replace(base(S.INACTIVE), paused="bolt 'split' is paused: most of its inputs fail")
+    assert transition(paused, ActionRequest(A.UPGRADE), NOW, 0).base.status is S.UPGRADING
+    active = transition(paused, ActionRequest(A.ACTIVATE), NOW, 0).base
+    assert (active.status, active.paused, active.activations) == (S.ACTIVE, "", 1)
+    assert transition(active, ActionRequest(A.ACTIVATE), NOW, 0).base.activations == 2

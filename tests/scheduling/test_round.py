@@ -58,6 +58,19 @@ def test_when_all_live_there_is_nothing_to_write() -> None:
     assert plan.placed["t-1"] == PLACED
 
 
+def test_a_plan_has_the_code_the_workers_their_hosts_and_the_start_times() -> None:
+    """S0.70, S3.40: everything that a supervisor needs is in the assignment."""
+    (new,) = plan_round(replace(SNAPSHOT, assignments={}), {}, DefaultScheduler(), {}, 1000).assignments
+    assert (new.topology_id, new.version, new.code_key, new.conf_key) == ("t-1", 1, "code", "conf")
+    assert set(new.slot_by_executor) == set(E) and {slot.node for slot in new.slot_by_executor.values()} == {"n1", "n2"}
+    assert new.host_by_node == {"n1": "host-n1", "n2": "host-n2"}
+    assert new.start_ms_by_executor == dict.fromkeys(E, 1000)
+    moved = replace(SNAPSHOT, topologies={"t-1": replace(KNOWN, base=replace(BASE, code_key="newer"))})
+    (changed,) = plan_round(moved, {"t-1": {E[1], E[3]}}, DefaultScheduler(), {}, 2000).assignments
+    assert changed.code_key == "newer" and changed.start_ms_by_executor == {E[0]: 2000, E[1]: 7, E[2]: 2000, E[3]: 7}
+    assert changed.host_by_node.keys() == {slot.node for slot in changed.slot_by_executor.values()}
+
+
 def test_the_dead_move_off_their_slot_which_is_not_offered_in_this_round() -> None:
     watching = Watching()
     plan = plan_round(SNAPSHOT, {"t-1": {E[1], E[3]}}, watching, {}, 1000)

@@ -88,6 +88,12 @@ def test_a_node_without_room_for_the_region_takes_nobody() -> None:
     assert set(places(scheduled(cluster([small, large], [asked])), "t").values()) == {"b:1"}
 
 
+def test_the_memory_that_is_required_includes_shared_regions() -> None:
+    asked = sharing("t", 2, shared_off_heap_within_node(900.0, "r"))
+    view = scheduled(cluster([supervisor("a", 1, memory=1000.0, cpu=400.0)], [asked]))
+    assert "memory MB: 1100 required, 1000 left" in view.status["t"], "two of 100 MB, and 900 that they share"
+
+
 def test_workers_that_share_a_node_with_others_of_their_topology_add_no_second_region() -> None:
     asked = sharing("t", 4, shared_off_heap_within_node(500.0, "r"), topology__worker__max__heap__size__mb=200.0)
     view = scheduled(cluster([supervisor("a", 1, 2, memory=900.0, cpu=400.0)], [asked]))

@@ -19,6 +19,7 @@ public final class Calm {
     static Cluster cluster;
     static boolean mends;
     private static List<TopologyDetails> isolated = List.of();
+    private static boolean hasHosts;
     private static int turn;
 
     private Calm() {
@@ -28,13 +29,15 @@ public final class Calm {
     static void begin(Cluster next, List<TopologyDetails> isolatedTopologies) {
         cluster = next;
         isolated = isolatedTopologies;
+        hasHosts = false;
         turn = -1;
     }
 
-    /** After the hosts were shuffled, the next lists to be sorted are the topologies' workers per host, one by one. */
+    /** The hosts are sorted first (Storm 2 then shuffles them), and then each topology's numbers of workers per host. */
     public static <T> void sort(List<T> list, Comparator<? super T> comparator) {
         list.sort(comparator);
-        turn++;
+        turn += hasHosts ? 1 : 0;
+        hasHosts = true;
     }
 
     /** Whether the topology whose turn it is has all of its workers: as many as asked for, or as it has executors. */
@@ -59,7 +62,6 @@ public final class Calm {
     }
 
     public static void shuffle(List<?> hosts) {
-        turn = -1;
         hosts.sort(Comparator.<Object>comparingInt(host -> -slots(host).size())
             .thenComparingInt(host -> -(int) slots(host).stream().filter(slot -> !cluster.isSlotOccupied(slot)).count())
             .thenComparing(host -> (String) field(host, "hostName")));

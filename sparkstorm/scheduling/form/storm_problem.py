@@ -242,13 +242,14 @@ def answer(problem: Problem, explains: bool = False) -> dict[str, Any]:
 
 
 def _why(cluster: ClusterView, before: Assignments, reasons: Reasons, scheduler: str) -> dict[str, list[dict[str, Any]]]:
-    return {
-        name: [
-            {"executor": list(each), "reason": reasons.of(name, each, slots.get(each), before[name].get(each), scheduler)}
+    found = {}
+    for name, slots in cluster.assignments().items():
+        was, status = before[name], cluster.refused.get(name) or cluster.status.get(name, "")
+        found[name] = [
+            {"executor": list(each), "reason": reasons.of(name, each, slots.get(each), was.get(each), scheduler, status)}
             for each in cluster.topologies[name].executors
         ]
-        for name, slots in cluster.assignments().items()
-    }
+    return found
 
 
 def _solve(scheduler: Scheduler, cluster: ClusterView) -> dict[str, Any]:

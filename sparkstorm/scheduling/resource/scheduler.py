@@ -73,8 +73,11 @@ class _Need:
     def words(self, ledger: ResourceLedger) -> str:
         """Return the missing resources as text."""
         names = ("memory MB", "CPU %", *ledger.shape.generic)
-        missing = self._remaining or self._requests.total
-        pairs = zip(names, missing, self._left, strict=True)
+        missing, left = list(self._remaining or self._requests.total), list(self._left)
+        if self._counts_shared:
+            missing[MEMORY] = self._least_memory if self._remaining is None else self._memory_remaining
+            left[MEMORY] = self._memory_left
+        pairs = zip(names, missing, left, strict=True)
         return "; ".join(f"{name}: {more:g} required, {have:g} left" for name, more, have in pairs if more > 0)
 
 

@@ -208,7 +208,7 @@ class Search:
 
     def _last_left_out(self) -> Result:
         # Storm takes reaching the last executor for success: placed executors stay, and no topology is evicted for it.
-        return Result(Outcome.SUCCESS, f"All but the last executor scheduled by {self._options.title}")
+        return Result(Outcome.SUCCESS, f"{self._done().text}; its last executor has no place")
 
     def _short(self, at: int, total: int) -> Result:
         words = f"Cannot schedule by {self._options.title} ({self._states} states traversed, "

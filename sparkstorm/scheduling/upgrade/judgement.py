@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sparkstorm.model.assignment import Assignment, ExecutorId, WorkerBeat, WorkerSlot
+from sparkstorm.model.assignment import Assignment, ExecutorId, WorkerBeat, WorkerCode, WorkerSlot
 from sparkstorm.model.upgrade import GrayUpgrade
 
 _FAILED = "FAILED"
@@ -20,14 +20,20 @@ Counts = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Sightings:
-    """First counts of each worker's executors since an upgrade's workers run as they do now, by slot and launch."""
+    """First counts of each worker's executors since an upgrade's workers run as they do now, by slot and launch.
 
+    They belong to one upgrade: a slot's process outlives many, and the restarts of one are no deaths in the next.
+    """
+
+    upgrade: tuple[int, WorkerCode] | None = None  # its beginning and its code
     first: Mapping[tuple[WorkerSlot, int], Mapping[ExecutorId, Counts]] = field(default_factory=dict)
     deaths: Mapping[WorkerSlot, tuple[int, int]] = field(default_factory=dict)  # of upgraded workers: launch seen last, deaths
 
     def with_beats(self, beats: Iterable[WorkerBeat], assignment: Assignment, upgrade: GrayUpgrade) -> Sightings:
         """Return the sightings with what these heartbeats show for the first time."""
-        first, deaths = dict(self.first), dict(self.deaths)
+        known = (upgrade.started_ms, upgrade.code)
+        own = self if self.upgrade == known else Sightings(known)
+        first, deaths = dict(own.first), dict(own.deaths)
         for beat in beats:
             slot = WorkerSlot(beat.node, beat.port)
             is_of_now = beat.assignment_version >= assignment.version  # not of the process before, which was asked to end
@@ -36,7 +42,7 @@ class Sightings:
                 deaths[slot] = (beat.launch, died + (beat.launch != launch))
             if beat.state == "RUNNING" and beat.stats_by_executor and (slot, beat.launch) not in first:
                 first[slot, beat.launch] = counts_of(beat)
-        return Sightings(first, deaths)
+        return Sightings(known, first, deaths)
 
 
 def counts_of(beat: WorkerBeat) -> dict[ExecutorId, Counts]:
