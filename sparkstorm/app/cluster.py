@@ -33,7 +33,7 @@ from sparkstorm.cluster.zookeeper import ZooKeeperStateStore
 from sparkstorm.config import Conf, merge
 from sparkstorm.embedded.connection import signing_key
 from sparkstorm.embedded.redis import client_of
-from sparkstorm.embedded.stores import Stores, connection_path, not_configured, open_stores
+from sparkstorm.embedded.stores import Stores, check_addresses, connection_path, not_configured, open_stores
 from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError, StoreUnavailableError, TamperedBlobError
 from sparkstorm.hosting.base import SlotSpec, StateAddress
 from sparkstorm.hosting.spark import SparkSlots, make_context, slot_conf
@@ -104,6 +104,7 @@ class Cluster:
         With `is_shared`, and no embedded server, other drivers may share the ZooKeeper root: one Nimbus leads, others stand by.
         """
         conf = conf or merge({})
+        check_addresses(conf)  # a mistake there is said before Spark is started
         if sc is not None and (warning := check_given(sc, DriverSettings.of(conf).authenticates)):
             _LOG.warning(warning)
         if sc is None and _is_submitted():  # its master is known before anything has to wait for it
@@ -170,7 +171,7 @@ class Cluster:
         refuse_remote_master(self.sc.master or "", self.stores.embedded)
         at = self.stores.connection
         self._address = address = zookeeper_address(at, self.conf)
-        store = ZooKeeperStateStore(address)
+        store = ZooKeeperStateStore(address, self._say)
         self._closers.callback(store.close)
         self._viewer = address.viewer
         store.open_to_viewer(paths.TICKETS)
@@ -189,7 +190,8 @@ class Cluster:
         self._closers.callback(self.client.close)
         self._start_slots()
         self._start_nimbus()  # with its slots up: a leader without them would place everything elsewhere, or nowhere
-        self._closers.callback(lambda: self._nimbus.stop())  # first of all: else it would call slots that end dead
+        self._closers.callback(lambda: self._nimbus.stop())  # before the slots: else it would call slots that end dead
+        self._closers.callback(store.hurry)
 
     def _join(self) -> None:
         """Register this driver; InvalidConfigError when it and the drivers that are there have different secrets."""
@@ -215,14 +217,15 @@ class Cluster:
 
     def _start_nimbus(self) -> None:
         """Start a Nimbus with a session of its own, by which it is elected: its end is the end of its leadership."""
-        store = LeaderStore(ZooKeeperStateStore(replace(self._address, is_bound=True)))
+        session = ZooKeeperStateStore(replace(self._address, is_bound=True), _LOG.info)
+        store = LeaderStore(session)
         state, wake = StormState(store, self._key), threading.Event()
         blobs = BlobStore(state, self._bytes_store, self._key)
         nimbus = Nimbus(state, blobs, chosen_scheduler(self.conf, GuardedScheduler), self.conf, own_name(), wake.set)
         nimbus.cleanup.retirement = RedisRetirement(self.redis_address)
         nimbus.listeners = self.listeners
         nimbus.driver, nimbus.depose, nimbus.on_lead = self._office.me, self._office.depose, self._publish_conf
-        self._nimbus = NimbusThread(nimbus, self.clock, wake, store.close)
+        self._nimbus = NimbusThread(nimbus, self.clock, wake, store.close, session.hurry)
         self._nimbus.start()
 
     @property
@@ -298,7 +301,9 @@ class Cluster:
         if there < wanted:
             end = f"; the last slot job ended with {self.slots.last_end}" if self.slots.last_end else ""
             raise SlotsUnavailableError(
-                f"{wanted} worker slots were started, but only {there} came up; their logs are in {self.log_dir}{end}"
+                f"{wanted} worker slots were started, but {f'only {there}' if there else 'none'} came up within "
+                f"{self.settings.slots_start_ms / 1000:g} s{end}; their logs are in {self.log_dir}; on a slow or busy machine "
+                "raise sparkstorm.slots.start.timeout.ms"
             )
 
     def _registered_slots(self) -> int:

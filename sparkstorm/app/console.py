@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from sparkstorm.client.handle import TopologyProgress
+from sparkstorm.model.names import counted
 from sparkstorm.model.topology import BAD_STREAM
 
 _WIDTH = 118
@@ -54,10 +55,11 @@ class Console:
         took = time.monotonic() - self._began
         speed = max(0, progress.executed - (self._first_executed or 0)) / max(took, 1e-9)
         self.say(
-            f"{progress.executed:,} tuples executed in {took:.1f} s ({speed:,.0f}/s), {progress.acked:,} trees acked, "
-            f"{progress.failed:,} failed, {progress.parked:,} parked{latency_text(progress)}"
+            f"{counted(progress.executed, 'tuple')} executed in {took:.1f} s ({speed:,.0f}/s), "
+            f"{counted(progress.acked, 'tree')} acked, {progress.failed:,} failed, "
+            f"{progress.parked:,} parked{_late(progress, ', {} late')}{latency_text(progress)}"
         )
-        for line in bad_lines(progress.bad):
+        for line in [*bad_lines(progress.bad), *late_lines(progress.late), *held_lines(progress.held)]:
             self.say(line)
 
 
@@ -71,13 +73,35 @@ def progress_text(progress: TopologyProgress, rate: float) -> str:
     bad = f"  bad {sum(progress.bad.values()):,}" if progress.bad else ""
     return (
         f"{share}{rate:>9,.0f} tuples/s  pending {progress.pending:,}  acked {progress.acked:,}  "
-        f"failed {progress.failed:,}{parked}{bad}{latency_text(progress)}"
+        f"failed {progress.failed:,}{parked}{bad}{_late(progress, '  late {}')}{latency_text(progress)}"
     )
 
 
 def bad_lines(bad: Mapping[str, int]) -> list[str]:
     """Return a sentence for each component that sent records to its stream `bad`."""
     return [f"{count:,} records went to the stream {BAD_STREAM} of {component}" for component, count in sorted(bad.items())]
+
+
+def late_lines(late: Mapping[str, Sequence[int]]) -> list[str]:
+    """Return a sentence for each component with tuples that came too late for its windows: how many of all, and a remedy."""
+    return [
+        f"component '{component}': {count:,} of {executed:,} tuples ({100 * count / max(executed, 1):.1f} %) came too late for its "
+        "windows, behind newer ones of their sender by more than lag and allowed lateness; read the source in the order of "
+        "times (time= of Kafka, order= of files), or raise the lag"
+        for component, (count, executed) in sorted(late.items())
+    ]
+
+
+def held_lines(held: Mapping[str, int]) -> list[str]:
+    """Return a sentence for each component that holds inputs."""
+    return [
+        f"component '{component}' holds {counted(count, 'input')} that it has neither acked nor failed"
+        for component, count in sorted(held.items())
+    ]
+
+
+def _late(progress: TopologyProgress, form: str) -> str:
+    return form.format(f"{sum(late for late, _ in progress.late.values()):,}") if progress.late else ""
 
 
 def latency_text(progress: TopologyProgress) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from sparkstorm.client.dead_letters import AT_ONCE, Read, decoded
 from sparkstorm.errors import CodecError, StoreInconsistentError
 from sparkstorm.model.dead_letter import Cause, DeadLetter
+from sparkstorm.model.names import counted
 from sparkstorm.model.values.tagged import from_json, to_json
 
 _MOST_CAUSES = 1000
@@ -27,9 +28,11 @@ class Group:
 
     def __str__(self) -> str:
         if self.example is None:
-            return f"{self.count:,} tuples"
+            return counted(self.count, "tuple")
         values = repr(list(self.example.values))
         shown = values if len(values) <= 100 else f"{values[:97]}..."
+        if self.count == 1:
+            return f"1 tuple, {shown}: {self.example.reason[:200]}"
         return f"{self.count:,} tuples, the first {shown}: {self.example.reason[:200]}"
 
 
@@ -39,13 +42,14 @@ class Groups:
     def __init__(self) -> None:
         self._by_cause: dict[Cause, Group] = {}
 
-    def add(self, letter: DeadLetter | None) -> None:
-        """Count a letter; None is one that cannot be read."""
+    def add(self, letter: DeadLetter | None) -> Cause:
+        """Count a letter, None is one that cannot be read; return the cause under which it counts."""
         cause = _DAMAGED if letter is None else letter.cause
         if cause not in self._by_cause and len(self._by_cause) >= _MOST_CAUSES:
             cause, letter = _OTHERS, None
         found = self._by_cause.setdefault(cause, Group(0, letter))
         found.count += 1
+        return cause
 
     def largest(self) -> list[tuple[Cause, Group]]:
         """Return every cause, the most frequent first."""
@@ -139,10 +143,14 @@ def read_dead_letters(path: Path) -> Iterator[tuple[str, DeadLetter]]:
     StoreInconsistentError names a line that is no dead letter.
     """
     for file in sorted(path.glob("[!._]*")) if path.is_dir() else [path]:
-        with file.open(encoding="utf-8") as lines:
+        with file.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 try:
-                    yield DeadLetter.from_line(line)
+                    yield DeadLetter.from_line(line.decode())
+                except UnicodeDecodeError as error:
+                    raise StoreInconsistentError(
+                        f"{file}, line {number}: not a line of dead letters: byte {error.start + 1} is no UTF-8 text"
+                    ) from error
                 except StoreInconsistentError as error:
                     raise StoreInconsistentError(f"{file}, line {number}: {error}") from error
 

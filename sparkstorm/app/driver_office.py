@@ -157,9 +157,13 @@ class DriverOffice:
 
     def _keep(self) -> None:
         rival: DriverInfo | None = None
+        epoch = self._store.session_epoch
         while not self._left.wait(self._look_every_s):
             try:
                 self._state.register_driver(self.me)
+                if epoch != self._store.session_epoch:
+                    self._claim_again()
+                    epoch = self._store.session_epoch
                 found = self._find_rival()
                 if found is not None and found != rival:
                     self._say(
@@ -171,6 +175,11 @@ class DriverOffice:
                 continue  # ZooKeeper is away: others cannot come in either
             except Exception:  # the top of the thread
                 _LOG.exception("the driver's node cannot be kept")
+
+    def _claim_again(self) -> None:
+        """Write the claim of this driver's number anew, should the store have lost it with the session."""
+        if not self.me.is_alone and self.me.number not in self._state.read_driver_numbers():
+            self._state.write_driver_number(self.me.number, DriverNumber(self.me.folder, self.me.since_ms))
 
     def _find_rival(self) -> DriverInfo | None:
         """Return a driver that came in meanwhile and does not go with this one."""

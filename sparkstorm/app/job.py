@@ -17,8 +17,12 @@ from sparkstorm.embedded.passwords import exposed
 from sparkstorm.errors import InvalidConfigError, SparkStormError
 from sparkstorm.nimbus.submission import prepare
 
-OK, FAILED, PARKED, INTERRUPTED = 0, 1, 3, 130
-EXITS = "exit status: 0 all done, 1 failed, 3 done but tuples were parked, 130 stopped from outside"
+_NO_JVM = (
+    "Spark's JVM ended while it was starting: killed (also for want of memory), or a Java or an option that Spark does not take; "
+    "what it said itself is above; nothing was begun"
+)
+OK, FAILED, PARKED, DATA_LOST, INTERRUPTED = 0, 1, 3, 4, 130
+EXITS = "exit status: 0 all done, 1 failed, 3 done but tuples were parked, 4 done but Redis had lost data, 130 stopped from outside"
 
 
 def main(arguments: Sequence[str], prog: str = "run_topology.py") -> int:
@@ -42,7 +46,11 @@ def guarded(run: Callable[[], int]) -> int:
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
-    except Exception as error:  # a fault of ours: say so, with all that helps to find it
+    except Exception as error:
+        if "JAVA_GATEWAY_EXITED" in str(error):  # PySpark's word for a JVM that ended before it was connected to
+            print(f"Slots unavailable: {_NO_JVM}", file=sys.stderr, flush=True)
+            return FAILED
+        # a fault of ours: say so, with all that helps to find it
         traceback.print_exc()
         print(f"SparkStorm failed unexpectedly, please report it: {type(error).__name__}: {error}", file=sys.stderr)
         return FAILED
@@ -114,7 +122,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="from_checkpoint",
         metavar="CHECKPOINT",
-        help="begin with what a replay of the history left (replay_history.py --checkpoint)",
+        help="begin with what a replay of the history left (sparkstorm replay --checkpoint)",
     )
     parser.add_argument("--files", nargs="+", metavar="PATH", help="files and folders that travel with it (topology.files)")
     parser.add_argument(

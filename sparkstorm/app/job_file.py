@@ -43,6 +43,7 @@ class JobFile:
     results: tuple[Result, ...] = ()
     own_conf: Mapping[str, Any] = field(default_factory=dict)
     replay: Mapping[str, Any] = field(default_factory=dict)  # for batch replay alone; app/replay/file.py reads it
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # the part of `own_conf` that the command line gave
 
     @property
     def conf(self) -> Conf:
@@ -85,6 +86,7 @@ def read_job_file(
         results,
         {**conf, **(overrides or {})},
         own.get("replay") or {},
+        dict(overrides or {}),
     )
     validate_name(job.name)
     return job

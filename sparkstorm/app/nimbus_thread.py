@@ -16,11 +16,21 @@ _LONGEST_SLEEP_S = 1.0
 
 
 class NimbusThread:
-    """Thread that runs a Nimbus until stopped; a lost store is waited for. `close` ends the Nimbus's session."""
+    """Thread that runs a Nimbus until stopped; a lost store is waited for.
 
-    def __init__(self, nimbus: Nimbus, clock: Clock, wake: threading.Event, close: Callable[[], None] = lambda: None) -> None:
+    `close` ends the Nimbus's session; `hurry` is called before, so that a turn at hand does not wait long for a lost store.
+    """
+
+    def __init__(
+        self,
+        nimbus: Nimbus,
+        clock: Clock,
+        wake: threading.Event,
+        close: Callable[[], None] = lambda: None,
+        hurry: Callable[[], None] = lambda: None,
+    ) -> None:
         self.nimbus = nimbus
-        self._close = close
+        self._close, self._hurry = close, hurry
         self._clock = clock
         self._wake = wake
         self._is_stopped = False
@@ -33,6 +43,7 @@ class NimbusThread:
     def stop(self) -> None:
         """End after the turn at hand, then close the session, which hands the leadership over; calling it twice is fine."""
         self._is_stopped = True
+        self._hurry()
         self._wake.set()
         self._thread.join(timeout=10.0)
         self._close()

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark import SparkContext
 
 from sparkstorm.app.cluster import Cluster
-from sparkstorm.app.job import FAILED, INTERRUPTED, OK, PARKED, leave
+from sparkstorm.app.job import DATA_LOST, FAILED, INTERRUPTED, OK, PARKED, leave
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.run import Run, Signals, StoppedError
 from sparkstorm.embedded.stores import not_configured
@@ -25,7 +25,7 @@ def run_in_own_cluster(run: Run, job: JobFile) -> int:
         try:
             with Cluster.open(job.conf, say=run.console.say) as cluster:
                 status = run.on(cluster, lambda: check_spark(cluster), cluster.log_dir)
-                is_over = status in (OK, PARKED) and run.is_all_kept
+                is_over = status in (OK, PARKED, DATA_LOST) and run.is_all_kept
                 is_last = is_over and not run.patiently(cluster.state.topology_ids)
         except StoppedError:
             run.console.say("stopped while starting; no run was begun or changed")

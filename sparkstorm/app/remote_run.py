@@ -11,17 +11,19 @@ from typing import NoReturn
 
 from sparkstorm.app.console import Console
 from sparkstorm.app.dead_letter_file import DeadLetterFile
-from sparkstorm.app.job import INTERRUPTED, OK, PARKED
+from sparkstorm.app.job import DATA_LOST, INTERRUPTED, OK, PARKED
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.results import DEAD_LETTERS, result_folder
 from sparkstorm.app.run import Run, Signals, kept_where
 from sparkstorm.app.watch import PublishedLogs, Watch
 from sparkstorm.client import ClusterClient, connect
 from sparkstorm.config import keys
+from sparkstorm.model.names import counted
 from sparkstorm.settings import DriverSettings
 
 # keys of the cluster that concern whoever follows a run
 _OF_FOLLOWERS = ("sparkstorm.progress.", "sparkstorm.dead.letters.file.", "sparkstorm.stores.patience.", "nimbus.request.")
+_PARKED = ("tuple was parked after its tries", "tuples were parked after their tries")
 
 
 def run_remotely(run: Run, job: JobFile, connection: str, is_detached: bool, is_json: bool = False) -> int:
@@ -63,8 +65,9 @@ def follow(cluster: ClusterClient, name: str, is_json: bool = False) -> int:
         letters.collect()
         console.say(f"{name} has nothing more to do; its job's command collects the results, sparkstorm kill {name} ends it")
         if progress.parked:
-            console.say(f"{progress.parked:,} tuples were parked after their tries; {kept_where(letters)}")
+            console.say(f"{counted(progress.parked, *_PARKED)}; {kept_where(letters)}")
         status = PARKED if progress.parked else OK
+        status = DATA_LOST if handle.losses() else status
     if is_json:
         print(json.dumps({"name": handle.name, "topology_id": handle.topology_id, "status": status}), flush=True)
     return status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import threading
 import time
@@ -14,29 +15,39 @@ from typing import Any, Protocol, TypeVar
 from sparkstorm.api.components import Spout
 from sparkstorm.app.console import Console
 from sparkstorm.app.dead_letter_file import DeadLetterFile
-from sparkstorm.app.job import INTERRUPTED, OK, PARKED
+from sparkstorm.app.job import DATA_LOST, INTERRUPTED, OK, PARKED
 from sparkstorm.app.job_file import JobFile, topology_conf
 from sparkstorm.app.results import DEAD_LETTERS, collect, result_folder
 from sparkstorm.app.waits import Absence
 from sparkstorm.app.watch import FileLogs, Outcome, PublishedLogs, Watch
 from sparkstorm.client.handle import TopologyHandle, TopologyProgress
 from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.config import keys
 from sparkstorm.errors import (
+    InvalidConfigError,
     NimbusUnavailableError,
     NotAliveError,
     StoreFullError,
     StoreUnavailableError,
+    TopologyPausedError,
     WorkerFailedError,
+    show,
 )
-from sparkstorm.model.status import TopologyStatus
+from sparkstorm.model.names import counted
+from sparkstorm.model.normalise import normalise_conf
+from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.request_client import wait_in_real_time
-from sparkstorm.settings import DriverSettings, SubmissionSettings
+from sparkstorm.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS
+from sparkstorm.settings import CONTINUE, STORE_LOSS, DriverSettings, SubmissionSettings
 from sparkstorm.transport.connection import AccessRefusedError
+from sparkstorm.transport.store_loss import LOST
 
 _END_WAIT_MS = 30_000
 _RETRY_S = 0.5
+_OF_NEW_RUNS = (BUILDER, "topology.from.checkpoint")  # the checkpoint has a sentence of its own
 Result = TypeVar("Result")
+_PARKED = ("tuple was parked after its tries", "tuples were parked after their tries")
 
 
 class Host(Protocol):
@@ -93,8 +104,9 @@ class Run:
         try:
             watch = Watch(handle, self.console, logs, line_every_s, self._patience_s, letters)
             outcome, progress = watch.run(self.stop.is_set, check)
-        except WorkerFailedError:
-            self.patiently(lambda: self._leave_failed(handle))
+        except (WorkerFailedError, TopologyPausedError) as error:
+            is_lost = LOST in str(error)
+            self.patiently(lambda: self._leave_failed(handle, is_lost))
             raise
         self.console.show(progress)
         self.console.total(progress)
@@ -103,6 +115,9 @@ class Run:
             self._say_stopped(handle, progress)
             return INTERRUPTED
         status = self._judge(letters, progress)
+        if losses := self.patiently(handle.losses):
+            self.console.say(f"results may lack rows or repeat them: {losses[-1]}")
+            status = DATA_LOST
         self.patiently(lambda: collect(self._job.results, handle, self.console.say))
         self.patiently(lambda: end(handle))
         return status
@@ -118,11 +133,41 @@ class Run:
             handle = None
         if handle is None:
             return cluster.submit(self._job.name, self._topology, topology_conf(self._job), self._by_value)
+        self._accept_loss(handle)
+        self._compare_settings(handle)
         handle.activate()
         self.console.say(f"going on with unfinished run {handle.topology_id}, in the code it began with (--fresh drops it)")
         if SubmissionSettings.of(self._job.own_conf).from_checkpoint:
             self.console.say("what it has is newer than the checkpoint, which is for new runs")
         return handle
+
+    def _accept_loss(self, handle: TopologyHandle) -> None:
+        """Give an unfinished run the one setting that its stored configuration may lack: going on after a loss of Redis."""
+        wanted = SubmissionSettings.of(self._job.own_conf).store_loss
+        if wanted == CONTINUE and SubmissionSettings.of(handle.conf()).store_loss != wanted:
+            handle.rebalance(RebalanceOptions(conf={STORE_LOSS: wanted}), 0)
+
+    def _compare_settings(self, handle: TopologyHandle) -> None:
+        """Refuse a setting of the command line that what runs does not have; name those of the job file.
+
+        A job file may be older than a rebalance; who gives -c wants it now.
+        """
+        running, known, own = handle.conf(), keys(), topology_conf(self._job)
+        normalised = normalise_conf(self._job.conf.as_dict(), own)
+        for key, value in own.items():
+            default = known[key].default if key in known else None
+            was = running.get(key, default)
+            if was in (value, normalised.get(key)) or key in _OF_NEW_RUNS or (key not in running and key == BUILDER_ARGUMENTS):
+                continue
+            if key not in self._job.overrides:
+                self.console.say(f"note: {self._job.path} says {key}: {show(value)}, the run goes on with {show(was)}")
+                continue
+            text = value if isinstance(value, str) else json.dumps(value)
+            change = f"--workers {text}" if key == "topology.workers" else f"-c {key}={text}"
+            raise InvalidConfigError(
+                f"{handle.topology_id} runs with {key} {show(was)}, and -c {key}={text} would not change it: "
+                f"`sparkstorm rebalance {self._job.name} {change}` does, --fresh begins anew"
+            )
 
     def patiently(self, call: Callable[[], Result]) -> Result:
         """Call again while a store is away or has no room; for what may be done twice."""
@@ -140,10 +185,10 @@ class Run:
                 absence.end()
                 return result
 
-    def _leave_failed(self, handle: TopologyHandle) -> None:
-        """A run that got nothing done is dropped: the next one shall take mended code."""
+    def _leave_failed(self, handle: TopologyHandle, is_lost: bool) -> None:
+        """A run that got nothing done is dropped: the next one shall take mended code; not one that Redis has forgotten."""
         progress = handle.progress()
-        if progress.executed or progress.acked or progress.parked:
+        if is_lost or progress.executed or progress.acked or progress.parked:
             handle.deactivate()
             self.console.say(f"{handle.topology_id} is kept as it stands; the same command goes on with it, --fresh drops it")
         else:
@@ -161,8 +206,7 @@ class Run:
         if progress.parked:
             self.is_all_kept = letters.is_whole
             self.console.say(
-                f"{progress.parked:,} tuples were parked after their tries; {kept_where(letters)}; "
-                "the first causes by component, error and line:"
+                f"{counted(progress.parked, *_PARKED)}; {kept_where(letters)}; the first causes by component, error and line:"
             )
             for line in letters.groups.lines(5):
                 self.console.say(f"  {line}")

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkstorm.app.job import INTERRUPTED, guarded, leave, say_warnings
 from sparkstorm.client.connect import VARIABLE
+from sparkstorm.client.logs import shown
 from sparkstorm.cluster.nimbus_state import DriverInfo
 from sparkstorm.config import Conf, load_conf, merge, parse_override
 from sparkstorm.embedded.connection import read_only_path
 from sparkstorm.embedded.stores import connection_path, not_configured
-from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.errors import SparkStormError, StoreUnavailableError
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.settings import DriverSettings
 
@@ -23,7 +26,10 @@ if TYPE_CHECKING:
     from sparkstorm.app.cluster import Cluster
 
 OK = 0
+_SHARES = re.compile(r"[\d.,]+(%| bytes| MiB| s\b)")
 _LOOK_EVERY_S = 1.0
+_PROBLEMS_EVERY_S = 2.0  # all heartbeats are read: with one a second a problem is said within 5 s
+_REPEAT_S = 60.0
 EXITS = "exit status: 0 stopped from outside (Ctrl-C, SIGTERM), 1 failed, 130 stopped while starting"
 
 
@@ -88,10 +94,12 @@ def _watch_until(stopping: threading.Event, cluster: Cluster, say: Callable[[str
 
     lead = LeaderWatch(lambda: (cluster.leader, cluster.is_leading), say)
     watch = TopologyWatch(lambda: {s.topology_id: str(s.status) for s in cluster.client.summaries()}, say)
+    problems = ProblemWatch(cluster.client.problem_sentences, say)
     while not stopping.wait(_LOOK_EVERY_S):
         check_spark(cluster)
         lead.look()
         watch.look()
+        problems.look()
     watch.look()
     left, others = ", ".join(watch.names()), cluster.other_drivers()
     if not left:
@@ -155,6 +163,38 @@ class TopologyWatch:
     def names(self) -> list[str]:
         """Return the ids that were there at the last look and had not been killed."""
         return sorted(each for each, status in self._known.items() if status != TopologyStatus.KILLED)
+
+
+class ProblemWatch:
+    """Lines for people on the problems of a cluster: each once when it comes and again while it lasts, every minute."""
+
+    def __init__(
+        self,
+        sentences: Callable[[], Mapping[str, Sequence[str]]],
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sentences, self._say, self._clock = sentences, say, clock
+        self._due = 0.0
+        self._said_at: dict[tuple[str, str], float] = {}
+
+    def look(self) -> None:
+        """Compare with the last look, when it is time to; a store that is away is looked at next time."""
+        now = self._clock()
+        if now < self._due:
+            return
+        self._due = now + _PROBLEMS_EVERY_S
+        try:
+            found = self._sentences()
+        except SparkStormError:
+            return
+        self._said_at = {kind: at for kind, at in self._said_at.items() if now - at < _REPEAT_S}
+        for about, sentence in ((about, each) for about, several in sorted(found.items()) for each in several):
+            # A share or a size changes all the time; the number of a worker, a moment or a count of deaths is another problem.
+            kind = (about, _SHARES.sub("", sentence))
+            if kind not in self._said_at:
+                self._said_at[kind] = now
+                self._say(f"problem ({about}): {shown(sentence)}")
 
 
 def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from sparkstorm.app.console import held_lines
 from sparkstorm.client.handle import TopologyProgress
 from sparkstorm.errors import StoreFullError, StoreUnavailableError
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
@@ -144,6 +145,8 @@ def _silent(beats: Sequence[WorkerBeat]) -> Iterator[str]:
 
 
 def _open_work(progress: TopologyProgress) -> str:
+    if progress.held:
+        return "; ".join(held_lines(progress.held)) + ": the run goes on until it acks or fails them, and no window fires past them"
     if progress.pending:
         return f"{progress.pending:,} trees are open: their acks, or topology.message.timeout.secs, are waited for"
-    return "the spouts have nothing to emit" if progress.is_settled else "tuples are under way: bolts hold them or work on them"
+    return "the spouts have nothing to emit" if progress.is_settled else "tuples are under way: bolts work on them"

@@ -9,12 +9,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from sparkstorm.app.console import Console
+from sparkstorm.app.console import Console, late_lines
 from sparkstorm.app.dead_letter_file import DeadLetterFile
 from sparkstorm.app.waits import Absence, Waits
 from sparkstorm.client.handle import TopologyHandle, TopologyProgress
 from sparkstorm.client.logs import last_lines as published_lines
-from sparkstorm.errors import NotAliveError, StoreUnavailableError, WorkerFailedError
+from sparkstorm.errors import NotAliveError, StoreUnavailableError, TopologyPausedError, WorkerFailedError
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
 from sparkstorm.supervisor.slot import worker_log_name
 from sparkstorm.supervisor.worker_process import last_lines
@@ -98,6 +98,8 @@ class Watch:
         self._zookeeper = Absence(console.say, math.inf)
         self._parked = 0  # as of the last collection of dead letters
         self._has_said_parked = False
+        self._has_said_late: set[str] = set()
+        self._losses: tuple[str, ...] = ()
 
     def run(self, is_stopping: Callable[[], bool], check: Callable[[], None] = lambda: None) -> tuple[Outcome, TopologyProgress]:
         """Until the end; `check` is called with every progress line and may raise to end the watch."""
@@ -127,7 +129,7 @@ class Watch:
         """Progress now; None while Redis is away."""
         try:
             progress = self._handle.progress()
-            self._collect(progress.parked)
+            self._collect(progress.parked + progress.replayed)
         except StoreUnavailableError as error:
             check()
             self._redis.bear(error)
@@ -138,19 +140,37 @@ class Watch:
             self._line_due = time.monotonic() + self._line_every_s
             self._console.show(progress)
             self._look_at_workers(progress)
+            self._look_at_late(progress)
         return progress
 
     def _look_at_workers(self, progress: TopologyProgress) -> None:
         try:
             if self._handle.status() is None:
                 raise NotAliveError(f"{self._handle.topology_id} is gone: it was killed or replaced while it was followed")
+            if sentence := self._handle.paused():
+                raise TopologyPausedError(sentence)
             beats = self._handle.beats()
             self._deaths.look(beats, progress)
             self._waits.look(progress, beats)
+            self._say_losses()
         except StoreUnavailableError as error:
             self._zookeeper.bear(error)
         else:
             self._zookeeper.end()
+
+    def _look_at_late(self, progress: TopologyProgress) -> None:
+        """Say of each component when its first late tuples are seen: a run may go on for long."""
+        fresh = {name: share for name, share in progress.late.items() if name not in self._has_said_late}
+        self._has_said_late.update(fresh)
+        for line in late_lines(fresh):
+            self._console.say(line)
+
+    def _say_losses(self) -> None:
+        losses = self._handle.losses()
+        for loss in losses:
+            if loss not in self._losses:
+                self._console.say(f"{loss}; it goes on with what is left (topology.store.loss=continue)")
+        self._losses = losses
 
     def _collect(self, parked: int) -> None:
         """Write new dead letters; say where the first ones are, since the run may go on for long."""

@@ -29,7 +29,8 @@ from sparkstorm.replay.options import OptionArguments, ReplayOptions, options_of
 from sparkstorm.replay.plan import Feed, Plan
 from sparkstorm.replay.replay import start
 from sparkstorm.replay.results.frames import Replay
-from sparkstorm.replay.spout_history import Extent, SpoutFrames, SpoutReader, clock_places, clocks_of, newest_by_channel
+from sparkstorm.replay.savepoints import Begun
+from sparkstorm.replay.spout_history import Extent, SpoutFrames, SpoutReader, clock_places, clocks_of, continued, newest_by_channel
 from sparkstorm.replay.tasks.chunks import KEPT_STATE, KEPT_TIME
 from sparkstorm.windowing.watermarks import NEVER
 
@@ -64,6 +65,7 @@ def back_fill(
     reading = _reading(plan, extents, rows or {})
     for spout in reading:
         extents[spout], schemas = sources.measure(spout, (rows or {}).get(spout), clocks_of(plan, spout))
+        extents[spout] = continued(plan, spout, extents[spout])
         frames |= {
             result_name(spout, stream): sources.frame(spout, stream, extents[spout], schema) for stream, schema in schemas.items()
         }
@@ -100,6 +102,7 @@ def back_fill_locally(
             extents[spout].append(extent)
             for stream, values in by_stream.items():
                 parts.setdefault(Feed(spout, stream), []).append(values)
+        extents[spout] = continued(plan, spout, extents[spout])
     time, open_end = options.time(in_order=False), OpenEnd(newest_by_channel(plan, extents), frozenset(extents))
     job = make_job(plan, RunSettings.of(replace(options, outputs=None), parts, time, open_end), is_local=True)
     results = LocalResults(states_by_task={component: {} for component in job.kept_states})
@@ -201,7 +204,7 @@ def _write(
         writer.add(spout, "spout", _spout_rows(plan, spout, tasks))
     for id in _stateful(plan):
         writer.add(id, "bolt", (), getattr(plan.topology.components[id].instance, "state_version", 1))
-    codec = Codec()
+    codec, timed = Codec(), set[int]()
     for kind, task, data in chunks:
         if kind in (KEPT_STATE, KEPT_TIME):
             keys, values = codec.unpack(data)[1]
@@ -209,6 +212,12 @@ def _write(
             id = plan.component_by_task[task]
             version = getattr(plan.topology.components[id].instance, "state_version", 1)
             writer.add(id, "bolt", ((task, part, k, v) for k, v in zip(keys, values, strict=True)), version)
+            timed |= {task} if kind == KEPT_TIME else set()
+    for task in plan.begin.keys() - timed:  # got no rows: its clocks are those that it began with
+        id = plan.component_by_task[task]
+        if id in plan.topology.components and plan.topology.components[id].kind == "bolt":
+            version = getattr(plan.topology.components[id].instance, "state_version", 1)
+            writer.add(id, "bolt", ((task, TIME, k, v) for k, v in Begun.of(plan.begin[task]).time), version)
     writer.close()
 
 

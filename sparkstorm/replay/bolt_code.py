@@ -53,6 +53,21 @@ def only_adds(kind: type[Stateful]) -> bool:
     return None not in methods and all(method is not None and _method_only_adds(method) for method in methods)
 
 
+def may_keep_attributes(kind: type) -> bool:
+    """Return whether a bolt's classes may keep something in attributes: whether what they execute uses `self` at all.
+
+    True where the source cannot be read. Functions as bolts have no attributes.
+    """
+    for method in (method for each in _own_classes(kind) for method in _methods(each)):
+        if method is None or not method.args.args:
+            return True
+        if method.name not in ("__init__", "prepare", "cleanup"):
+            own = method.args.args[0].arg
+            if any(isinstance(node, ast.Name) and node.id == own for node in ast.walk(method)):
+                return True
+    return False
+
+
 def may_know_its_task(kind: type) -> bool:
     """Return whether the `prepare` of a bolt's classes uses more of its context than what is the same for all tasks."""
     for method in (method for each in _own_classes(kind) for method in _methods(each)):

@@ -17,14 +17,15 @@ from typing import Any
 from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import Stateful
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
-from sparkstorm.model.topology import Component, Subscription
-from sparkstorm.replay.bolt_code import chances_in, clocks_in, may_know_its_task, names_in, only_adds
+from sparkstorm.model.topology import Component, Subscription, Topology
+from sparkstorm.replay.bolt_code import chances_in, clocks_in, may_keep_attributes, may_know_its_task, names_in, only_adds
 from sparkstorm.replay.evidence import Evidence
 from sparkstorm.replay.plan import Feed, Plan
 from sparkstorm.replay.row_order import DEPENDABLE, RowOrder
 from sparkstorm.settings import ComponentSettings, DeliverySettings
-from sparkstorm.windowing.settings import settings_of
+from sparkstorm.windowing.settings import TimeSettings, settings_of
 
+_MANY_SCANNED = 1_000_000  # keys: about a second of scans; a tenth would warn of jobs that take no time
 _SENDERS = (
     "has {} and several senders, or one that has, whose tuples a live run interleaves by chance; if its results do not "
     "depend on that order, declare order_insensitive = True"
@@ -62,10 +63,27 @@ def warnings_of(plan: Plan, evidence: Evidence, sequence: frozenset[Feed], is_ti
         found += _of_tries(bolt, seen)
         found += _of_windows(bolt, conf, seen)
         found += _of_lateness(bolt, seen)
+        found += _of_losses(bolt, conf, seen)
         found += _of_time({**conf, **bolt.conf}, bolt, is_timed)
         found += _of_code(bolt)
         found += _of_guarantee({**conf, **bolt.conf}, bolt, seen)
     return (*found, *_of_sums(seen))
+
+
+def depends_on_order(topology: Topology, conf: Mapping[str, Any]) -> bool:
+    """Return whether a result may depend on the order of history, as far as is known before the run."""
+    return any(_may_depend_on_order(bolt, conf) for bolt in topology.bolts)
+
+
+def _may_depend_on_order(bolt: Component, conf: Mapping[str, Any]) -> bool:
+    settings = settings_of(bolt, conf)
+    if settings is not None and settings.is_event_time:
+        return True  # which rows are late follows from the order, whatever the bolt makes of the others
+    if getattr(bolt.instance, "order_insensitive", False):
+        return False
+    if isinstance(bolt.instance, Stateful):
+        return not only_adds(type(bolt.instance))
+    return may_keep_attributes(type(bolt.instance))
 
 
 def _of_groupings(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
@@ -181,6 +199,38 @@ def _of_lateness(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
         yield ReplayWarning(bolt.id, "late data", _late_text(bolt, unsure[0], slack_ms, seen))
 
 
+def _of_losses(bolt: Component, conf: Mapping[str, Any], seen: RowOrder) -> Iterator[ReplayWarning]:
+    """Account for inputs that reached no result, late or held by the bolt, and for what `state.scan` has read for them."""
+    late, waiting, executed, scanned = (seen.count(bolt.id, word) for word in ("late", "waiting", "executed", "scanned"))
+    settings = settings_of(bolt, conf)
+    if late and settings is not None and not settings.late_stream:
+        yield ReplayWarning(bolt.id, "late rows", _dropped_text(bolt, settings, late, executed, seen))
+    if waiting:
+        yield ReplayWarning(
+            bolt.id,
+            "open inputs",
+            f"holds {waiting:,} of {executed:,} inputs that it has neither acked nor failed: a live run waits for them, so it "
+            "does not end, and windows downstream do not fire as they did here; ack or fail every input",
+        )
+    if scanned >= max(_MANY_SCANNED, 100 * executed):
+        yield ReplayWarning(
+            bolt.id,
+            "state scans",
+            f"read {scanned:,} keys with state.scan for {executed:,} inputs: each call reads and sorts the whole state, here and "
+            "in a live run; scan at ticks, or keep what belongs together under one key",
+        )
+
+
+def _dropped_text(bolt: Component, settings: TimeSettings, late: int, executed: int, seen: RowOrder) -> str:
+    slack_ms = settings.lag_ms + settings.lateness_ms
+    behind_ms, sender = max((seen.behind_ms(bolt, s), s.component) for s in bolt.inputs)
+    return (
+        f"dropped {late:,} of {executed:,} tuples as late: tuples of '{sender}' came up to {behind_ms:,} ms behind newer ones, "
+        f"{slack_ms:,} ms are allowed (lag and allowed lateness); read history in the order of its times (event_time), raise "
+        "the lag, or keep late tuples (with_late_tuple_stream)"
+    )
+
+
 def _late_text(bolt: Component, input: Subscription, slack_ms: int, seen: RowOrder) -> str:
     if not seen.has_run(bolt.id):
         return f"gets tuples of '{input.component}', whose order is chance in a live run, and whether a tuple is late depends on it"
@@ -206,6 +256,13 @@ def _of_time(conf: Mapping[str, Any], bolt: Component, is_timed: bool) -> Iterat
 def _of_guarantee(conf: Mapping[str, Any], bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
     guarantee = DeliverySettings.of(conf).guarantee
     kept = seen.kept(bolt)
+    if guarantee != "exactly-once" and (parked := seen.count(bolt.id, "parked")):
+        live = "tells its spout, which may emit it again" if guarantee == "at-least-once" else "drops it"
+        yield ReplayWarning(
+            bolt.id,
+            "dead letters",
+            f"put {parked:,} inputs aside after one try: under {guarantee} delivery a live run has no dead letters; it {live}",
+        )
     if kept and guarantee != "exactly-once":
         yield ReplayWarning(bolt.id, "guarantee", f"has {kept}, and {guarantee} delivery may bring a live tuple twice or never")
 

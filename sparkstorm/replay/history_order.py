@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,8 +16,70 @@ from sparkstorm.replay.arrow_map import map_in_arrow, quoted
 from sparkstorm.replay.failures import unwrapped
 from sparkstorm.replay.inputs import LONG_AGO, running_times
 
+_MOST_JOINED = 16  # RDDs in one union: a task's closure names each of them; 8 would need half as many more levels
+_FILE, _BLOCK = "sparkstorm: file", "sparkstorm: block"
 _PLACE = "sparkstorm: place"  # beside the fields of a stream, which may have any name
 PARTITION = "sparkstorm: partition"
+
+
+def in_file_order(frame: DataFrame, width: int) -> DataFrame:
+    """Return the rows of a frame of several files in the order of the files' paths, over `width` partitions (0: Spark's default).
+
+    Spark packs files into partitions by size, largest first. Each row is sorted by path, place of its block in the file and
+    place in the block; so this is a shuffle of all rows. A frame that is not a plain read of several files is returned as it is.
+    """
+    if not _reads_files(frame) or len(frame.inputFiles()) < 2:
+        return frame
+    path = sf.url_decode(sf.replace(sf.input_file_name(), sf.lit("+"), sf.lit("%2B")))  # a space is %20 there, never a plus
+    placed = frame.withColumns({_FILE: path, _BLOCK: sf.input_file_block_start(), _PLACE: sf.monotonically_increasing_id()})
+    order = [sf.col(quoted(name)) for name in (_FILE, _BLOCK, _PLACE)]
+    dealt = placed.repartitionByRange(width, *order) if width else placed.repartitionByRange(*order)
+    return dealt.sortWithinPartitions(*order).drop(_FILE, _BLOCK, _PLACE)
+
+
+def _reads_files(frame: DataFrame) -> bool:
+    """Return whether a frame's rows come from files one by one: selected and filtered, but not joined, shuffled or cached."""
+    plan: Any = frame._jdf.queryExecution().optimizedPlan()
+    while (kind := plan.getClass().getSimpleName()) in ("Project", "Filter"):
+        plan = plan.child()
+    return bool(kind == "LogicalRelation")
+
+
+def grouped(frame: DataFrame, width: int) -> DataFrame:
+    """Return the rows in at most `width` partitions: contiguous groups of the frame's partitions, by number.
+
+    `DataFrame.coalesce` groups partitions by the hosts that hold them, where Spark knows those: of cached or shuffled frames,
+    and of files on a distributed store. Each level here joins neighbours, up to 16 of them, without a shuffle. The plan's
+    partitions are fixed at this call, as by `DataFrame.rdd`: with adaptive execution the frame's own shuffles run now.
+    """
+    with unwrapped():
+        rows = frame._jdf.queryExecution().toRdd()
+        while (count := rows.getNumPartitions()) > width:
+            parts_left = -(-count // (width * _MOST_JOINED))  # of each group; a multiple of `width` keeps the groups equal
+            rows = _neighbours_joined(frame, rows, count, width * parts_left)
+    session: Any = frame.sparkSession
+    return DataFrame(session._jsparkSession.internalCreateDataFrame(rows, frame._jdf.schema(), False), session)
+
+
+def _neighbours_joined(frame: DataFrame, rows: Any, count: int, groups: int) -> Any:
+    """Return an RDD whose partitions are contiguous groups of another's, whose sizes differ by one at most.
+
+    The n-th RDD of the union has the n-th partition of every group. Larger groups come first: the last RDD lacks partitions at
+    its end, where empty ones are added, since a union of this kind needs as many in each.
+    """
+    context = frame.sparkSession.sparkContext
+    jvm: Any = context._jvm
+    scala_context: Any = context._jsc.sc()
+    rdds, as_seq = jvm.org.apache.spark.rdd, jvm.PythonUtils.toSeq
+    kind = rows.elementClassTag()
+    starts = [group * (count // groups) + min(group, count % groups) for group in range(groups + 1)]
+    layers = []
+    for place in range(-(-count // groups)):
+        numbers = [start + place for start, end in pairwise(starts) if start + place < end]
+        layer = rdds.PartitionPruningRDD.create(rows, as_seq(numbers).toSet())
+        lacking = groups - len(numbers)
+        layers.append(layer.union(scala_context.parallelize(as_seq([]), lacking, kind)) if lacking else layer)
+    return rdds.SQLPartitioningAwareUnionRDD(scala_context, as_seq(layers), groups, kind)
 
 
 def sorted_within(frame: DataFrame, at: str) -> DataFrame:
@@ -40,18 +104,21 @@ def _order(at: str) -> list[Column]:
     return [sf.col(quoted(at)), sf.col(quoted(_PLACE))]
 
 
-def newest_times(frame: DataFrame, at: str) -> list[int | None]:
-    """Return the newest time in each partition; None for a partition without any. Runs a job of its own.
+def newest_times(frame: DataFrame, read: DataFrame, at: str, width: int) -> list[int | None]:
+    """Return the newest time in each partition of `read`; None for a partition without any. Runs a job of its own.
 
-    The job reads that column only. A shuffled frame is read whole, since Spark chooses its partitions by size.
+    `read`: the frame as the replay reads it, in `width` groups of partitions (0: as it is). The job reads the column of times
+    only, but a shuffled frame whole, since Spark chooses its partitions by size.
     """
 
     def newest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = [pc.max(batch.column(at)).as_py() for batch in batches if batch.num_rows]
         yield pa.RecordBatch.from_pydict({"newest": pa.array([max((n for n in found if n is not None), default=None)], pa.int64())})
 
-    is_shuffled = "Exchange" in frame._jdf.queryExecution().executedPlan().toString()
-    column = frame if is_shuffled else frame.select(quoted(at))
+    column = read
+    if "Exchange" not in frame._jdf.queryExecution().executedPlan().toString():
+        column = frame.select(quoted(at))
+        column = grouped(column, width) if width else column
     with unwrapped():
         rows = map_in_arrow(column, newest, "newest long").selectExpr("spark_partition_id() AS id", "newest").collect()
     by_partition = {row.id: row.newest for row in rows}

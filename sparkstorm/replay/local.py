@@ -41,6 +41,8 @@ class LocalResults:
     warnings: tuple[ReplayWarning, ...] = ()
 
     def __getitem__(self, name: str) -> list[tuple[Any, ...]]:
+        if name not in self.outputs:
+            raise KeyError(f"there is no result '{name}', only {', '.join(self.outputs) or 'none'}")
         return self.outputs[name]
 
     @property
@@ -61,6 +63,8 @@ class _Merged(Mapping[str, dict[Any, Any]]):
         self._states_by_task = states_by_task
 
     def __getitem__(self, component: str) -> dict[Any, Any]:
+        if component not in self._states_by_task:
+            raise KeyError(f"there is no state of '{component}', only of {', '.join(self._states_by_task) or 'no component'}")
         return merged_states(component, self._states_by_task[component])
 
     def __contains__(self, component: object) -> bool:

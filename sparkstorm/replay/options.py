@@ -1,12 +1,15 @@
-"""Options of a replay, the same for `replay`, `replay_locally`, `back_fill` and `back_fill_locally`. PURE."""
+"""Options of a replay, the same for `replay`, `replay_locally`, `back_fill` and `back_fill_locally`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, TypedDict
 
 from sparkstorm.api.components import Effects
+from sparkstorm.checkpoint.files import read_checkpoint
+from sparkstorm.checkpoint.restore import Seeds
 from sparkstorm.config import check, merge
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.topology import Topology
@@ -20,6 +23,7 @@ class ReplayOptions:
 
     conf, name: as for the live run, so that tasks and the first targets of shuffles are the same.
     event_time: the column that is the virtual time of rows.
+    from_checkpoint: folder of a savepoint or checkpoint with whose states, windows, timers and clocks the replay begins.
     states: initial states by component: frames (key, value and, from a former run, task), or locally mappings.
     types: columns of results by name ("word string, n bigint"), over what streams and states declare; others are inferred.
     outputs: the results to keep; None: all.
@@ -33,6 +37,7 @@ class ReplayOptions:
     name: str = "replay"
     event_time: EventTime | str | None = None
     states: Mapping[str, Any] = field(default_factory=dict)
+    from_checkpoint: str | Path | None = None
     types: Mapping[str, str] = field(default_factory=dict)
     outputs: Collection[str] | None = None
     effects: Mapping[str, Effects] = field(default_factory=dict)
@@ -41,9 +46,18 @@ class ReplayOptions:
     by_value: Iterable[str] = ()
 
     def plan(self, topology: Topology) -> Plan:
-        """Check the configuration and cut the topology into stages; InvalidTopologyError or InvalidConfigError."""
+        """Check the configuration, cut the topology into stages, and read the checkpoint to begin with, if there is one.
+
+        InvalidTopologyError, InvalidConfigError; CheckpointError for a checkpoint that is damaged or of other components.
+        """
         conf = merge(check(self.conf, "the settings of the replay")).as_dict()
-        return make_plan(topology, conf, self.name, self.effects)
+        if self.from_checkpoint is None:
+            return make_plan(topology, conf, self.name, self.effects)
+        if self.states:
+            raise InvalidTopologyError("a replay begins with states or from_checkpoint, not both: a checkpoint has the states")
+        seeds = Seeds.of(read_checkpoint(Path(self.from_checkpoint)), topology)
+        plan = make_plan(seeds.topology, conf, self.name, self.effects)
+        return replace(plan, begin={task: tuple(entries) for task, entries in seeds.journals(plan.component_by_task)})
 
     def time(self, in_order: bool = True) -> EventTime | None:
         """Return the event time; `in_order` is for one that is given by its column's name alone."""
@@ -57,6 +71,7 @@ class OptionArguments(TypedDict, total=False):
     name: str
     event_time: EventTime | str | None
     states: Mapping[str, Any] | None
+    from_checkpoint: str | Path | None
     types: Mapping[str, str] | None
     outputs: Collection[str] | None
     effects: Mapping[str, Effects] | None

@@ -8,7 +8,7 @@ as live. Every other grouping is an exchange between two stages.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkstorm.api.components import Effects, Stateful, check_effects
@@ -65,6 +65,7 @@ class Plan:
     redirected: Mapping[str, Feed]  # by result name: the stream that a bolt that does not run would have got
     direct_targets_not_run: Mapping[Feed, tuple[int, ...]]  # tasks that do not run but may be named by emit_direct
     idempotent: frozenset[str] = frozenset()  # idempotent bolts: their inputs are counted, and the counts name their effects
+    begin: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)  # by task: the journal of a checkpoint to begin with
 
     def tasks(self, component: str) -> list[int]:
         """Return the sorted task ids of a component, as live."""

@@ -1,24 +1,70 @@
-"""States of a checkpoint or savepoint as initial states of a replay or of a Stepper."""
+"""Checkpoints and savepoints as the beginning of a replay, and their states as initial states of a replay or a Stepper."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sparkstorm.checkpoint.files import read_checkpoint
-from sparkstorm.executor.state import merged_states
+from sparkstorm.executor.state import as_key, merged_states
+from sparkstorm.model.values.codec import Codec
+
+_HEARD = "m", "i"  # watermarks received: senders send them again
+
+
+@dataclass(slots=True)
+class Begun:
+    """Unpacked journal entries from which one task continues."""
+
+    state: list[tuple[Any, Any]] = field(default_factory=list)
+    time: list[tuple[Any, Any]] = field(default_factory=list)  # windows, timers, queues, and clocks of its outputs
+    version: int = 1  # of the state
+    position: Any = None
+    is_positioned: bool = False
+
+    @staticmethod
+    def of(entries: Iterable[bytes]) -> Begun:
+        """Unpack the entries that `Seeds.journals` made for a task; without any, the task begins with nothing."""
+        found, codec = Begun(), Codec(is_lenient=True)
+        for entry in map(codec.unpack, entries):
+            found.state += entry.get("s", ())
+            found.time += [(place, value) for key, value in entry.get("w", ()) if (place := as_key(key))[0] not in _HEARD]
+            found.version = entry.get("v", found.version)
+            if "o" in entry:
+                found.position, found.is_positioned = entry["o"], True
+        return found
+
+    @property
+    def clocks(self) -> dict[tuple[str, str], int]:
+        """Return the newest times of rows that the task has sent, by stream and subscriber."""
+        return {(place[1], place[2]): at_ms for place, at_ms in self.time if place[0] == "h"}
+
+    @property
+    def windows(self) -> Sequence[tuple[Any, Any]]:
+        """Return windows, timers and queues."""
+        return [(place, value) for place, value in self.time if place[0] != "h"]
 
 
 def checkpoint_states(folder: str | Path) -> dict[str, dict[Any, Any]]:
-    """Return keys and values by component, for `replay_locally(states=...)` or `Stepper(state=...)`.
+    """Return keys and values by component, for `replay_locally(states=...)` or `Stepper(state=...)`: without windows and timers.
 
-    CheckpointError names the damaged file; ValueError a key that several tasks of a component have.
+    A warning names what is left out; `from_checkpoint=` continues with all that a checkpoint has. CheckpointError names the
+    damaged file; ValueError a key that several tasks of a component have.
     """
     checkpoint = read_checkpoint(Path(folder))
     found = {}
     for component, part in checkpoint.parts.items():
         if part.kind == "bolt":
             contents = checkpoint.content(component)
+            if left := sum(1 for each in contents.values() for place, _ in each.time if place[0] not in ("h", *_HEARD)):
+                warnings.warn(
+                    f"{folder} has {left:,} entries of open windows and timers of '{component}', which its states do not have: "
+                    "begin the replay with from_checkpoint",
+                    stacklevel=2,
+                )
             if states := merged_states(component, {task: dict(each.state) for task, each in contents.items()}):
                 found[component] = states
     return found

@@ -14,14 +14,35 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import DataType, IntegerType, LongType, ShortType, TimestampNTZType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
 
 from sparkstorm.api.columns import rows_of
 from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.model.topology import Subscription
 from sparkstorm.replay.arrow_map import MapBatches, batches_of, chunks_in, map_in_arrow, quoted
+from sparkstorm.replay.equality_warnings import depends_on_order
 from sparkstorm.replay.evidence import Evidence
-from sparkstorm.replay.history_order import RunningTime, newest_times, numbered, sorted_by_task, sorted_over_all, sorted_within
+from sparkstorm.replay.history_order import (
+    RunningTime,
+    grouped,
+    in_file_order,
+    newest_times,
+    numbered,
+    sorted_by_task,
+    sorted_over_all,
+    sorted_within,
+)
 from sparkstorm.replay.inputs import EventTime
 from sparkstorm.replay.job import STATE_MARK, Job, result_names
 from sparkstorm.replay.local import state_chunks
@@ -171,6 +192,8 @@ class SparkStages:
         feed = Feed(only.component, only.stream) if only is not None else None
         if only is None or feed not in self._feeds or stage.bolts[0] in self._states or is_known_empty(self._feeds[feed]):
             return self._over_chunks(stage, write, schema)
+        if self._plan.begin:  # rows of data may be late, which the exchange decides
+            return self._over_chunks(stage, write, schema)
         place = place_of(only.grouping.fields, self._feeds[feed].schema, stage.width)
         if place is None:
             return self._over_chunks(stage, write, schema)
@@ -186,14 +209,18 @@ class SparkStages:
         if frame is None:  # a stream of a spout that has data for another one
             return self.spark.createDataFrame([], schema)
         at = _at(self._job, stage.feed, frame.columns)
+        is_ordered = self._job.is_timed and self._is_sorted
+        if not is_ordered and depends_on_order(self._plan.topology, self._plan.conf):
+            frame = in_file_order(frame, stage.width)
+        given = frame
         if stage.feed in self._job.to_sort:
             frame = sorted_over_all(frame, at, stage.width)
         elif stage.width:
-            frame = frame.coalesce(stage.width)
-        if self._job.is_timed and self._is_sorted and stage.feed not in self._job.to_sort:
+            frame = grouped(frame, stage.width)
+        if is_ordered and stage.feed not in self._job.to_sort:
             frame = sorted_within(frame, at)
         is_carried = self._job.is_timed and not self._is_sorted and stage.feed in self._job.sequence
-        newest = newest_times(frame, at) if is_carried else None
+        newest = newest_times(given, frame, at, stage.width) if is_carried else None
         feeding = _feeding(self._job, stage, self._is_sorted, newest, self.evidence, write)
         return map_in_arrow(numbered(frame) if is_carried else frame, feeding, schema)
 
@@ -246,7 +273,20 @@ def _at(job: Job, feed: Feed, columns: Sequence[str]) -> str:
     return job.time_fields[feed] if feed in job.time_fields and _AT not in columns else _AT
 
 
+def _holds_variant(kind: DataType) -> bool:
+    """Return whether a type is or holds VARIANT, which Arrow has as a struct of bytes that only Spark reads."""
+    if isinstance(kind, ArrayType):
+        return _holds_variant(kind.elementType)
+    if isinstance(kind, MapType):
+        return _holds_variant(kind.valueType)
+    if isinstance(kind, StructType):
+        return any(_holds_variant(field.dataType) for field in kind)
+    return isinstance(kind, VariantType)
+
+
 def _problem(kind: DataType) -> str:
+    if _holds_variant(kind):
+        return f"{kind.simpleString()} is no type that tuples carry; cast it, as with to_json or variant_get"
     try:
         return problem_with(to_arrow_type(kind, timezone="UTC"))
     except PySparkTypeError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import pyarrow as pa
@@ -29,6 +29,7 @@ from sparkstorm.replay.failures import unwrapped
 from sparkstorm.replay.job import Job
 from sparkstorm.replay.plan import Plan
 from sparkstorm.replay.results.types import TAGGED, definite_type, merged_type, seen_type, typed_array
+from sparkstorm.replay.savepoints import Begun
 from sparkstorm.windowing.watermarks import END, LAST_MS, NEVER
 
 _IDLE_CALLS, _IDLE_PAUSE_S = 50, 0.01  # a source that gives nothing for so long has no more history
@@ -94,6 +95,9 @@ class SpoutReader:
             f"{plan.name}-0-0", tasks[index], component, plan.component_by_task, (tasks[index],), conf, lambda: 0
         )
         self._call(lambda: spout.open(conf, context, self._kept))
+        begun = Begun.of(plan.begin.get(tasks[index], ()))
+        if begun.is_positioned:
+            self._call(lambda: spout.restore(begun.position))
 
     def rows(self, most: int | None) -> Iterator[Row]:
         """Yield rows until there are this many (or a few more, since one call is not cut) or no more come."""
@@ -179,6 +183,19 @@ def clock_places(plan: Plan, component: str, extent: Extent) -> list[tuple[Any, 
         if id in times.settings
     ]
     return [(place, at_ms) for place, at_ms in places if at_ms != NEVER]
+
+
+def continued(plan: Plan, component: str, extents: Sequence[Extent]) -> list[Extent]:
+    """Return the extents of a spout's tasks with the newest times of the checkpoint that the replay begins with."""
+    settings = TimePlan(plan.topology, plan.conf).settings
+    found = []
+    for task, extent in zip(plan.tasks(component), extents, strict=True):
+        newest = dict(extent.newest_ms)
+        for (stream, id), at_ms in Begun.of(plan.begin.get(task, ())).clocks.items():
+            key = stream, (settings[id].timestamp_field or "") if id in settings else ""
+            newest[key] = max(at_ms, newest.get(key, NEVER))
+        found.append(replace(extent, newest_ms=newest))
+    return found
 
 
 def newest_by_channel(plan: Plan, extents: Mapping[str, Sequence[Extent]]) -> dict[tuple[int, str, str], int]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from sparkstorm.app import cluster
 from sparkstorm.app.cluster import refuse_remote_master
 from sparkstorm.config import merge
 from sparkstorm.embedded.stores import not_configured
@@ -26,3 +29,20 @@ def test_what_will_be_embedded_is_known_before_it_is_started() -> None:
     assert not_configured(merge({})) == ["redis", "zookeeper"]
     assert not_configured(merge({"sparkstorm.redis.url": "redis://:s@r"})) == ["zookeeper"]
     assert not_configured(merge({"sparkstorm.redis.url": "redis://:s@r", "storm.zookeeper.servers": ["z"]})) == []
+
+
+@pytest.mark.parametrize("key", ["sparkstorm.redis.password.file", "storm.zookeeper.auth.password.file"])
+def test_an_unfit_password_file_is_refused_before_spark_is_started(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, started = tmp_path / "password", list[str]()
+    file.write_text("of-mine\n")
+    file.chmod(0o644)
+    monkeypatch.setattr(cluster, "new_context", lambda _: started.append("Spark"))
+    settings = {"sparkstorm.redis.url": "redis://127.0.0.1:1", "storm.zookeeper.servers": ["127.0.0.1:1"], key: str(file)}
+    with (
+        pytest.raises(InvalidConfigError, match="password file"),
+        cluster.Cluster.open(merge({**settings, "storm.local.dir": str(tmp_path / "local")})),
+    ):
+        pass
+    assert started == []

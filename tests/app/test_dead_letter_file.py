@@ -245,3 +245,11 @@ def test_the_command_line_names_what_cannot_be_read(where: str, tmp_path: Path, 
     assert cli(["dead-letters", "list", str(tmp_path / where)]) == 1
     said = capsys.readouterr()
     assert said.out == "" and len(said.err.splitlines()) == 1
+
+
+def test_bytes_that_are_no_text_are_named_with_their_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(LETTER.to_line("1-0").encode() + b"\n\xff\xfe\n")
+    letters = read_dead_letters(tmp_path / "file")
+    assert next(letters) == ("1-0", LETTER)
+    with pytest.raises(StoreInconsistentError, match=r"file, line 2: not a line of dead letters: byte 1 is no UTF-8 text"):
+        next(letters)

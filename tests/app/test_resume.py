@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from sparkstorm.api import TopologyBuilder
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.run import Run
-from sparkstorm.errors import StoreFullError, StoreUnavailableError
+from sparkstorm.errors import InvalidConfigError, StoreFullError, StoreUnavailableError
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.testing import FeederSpout
 
@@ -22,9 +23,13 @@ class Handle:
 
     topology_id = "words-1-1"
 
-    def __init__(self, *faults: Exception) -> None:
+    def __init__(self, *faults: Exception, conf: Mapping[str, Any] | None = None) -> None:
         self.faults = list(faults)
         self.is_active = False
+        self._conf = conf or {}
+
+    def conf(self) -> Mapping[str, Any]:
+        return self._conf
 
     def status(self) -> TopologyStatus:
         return TopologyStatus.INACTIVE
@@ -47,10 +52,12 @@ class Cluster:
         return self._handle
 
 
-def run(patience_s: float = 120.0) -> Any:
+def run(patience_s: float = 120.0, conf: Mapping[str, Any] | None = None, **overrides: Any) -> Any:
     builder = TopologyBuilder()
     builder.set_spout("spout", FeederSpout())
-    job = JobFile("words.yaml", "words", "words:build", own_conf={"sparkstorm.stores.patience.secs": patience_s})
+    given = {key.replace("__", "."): value for key, value in overrides.items()}
+    own = {"sparkstorm.stores.patience.secs": patience_s, **(conf or {}), **given}
+    job = JobFile("words.yaml", "words", "words:build", own_conf=own, overrides=given)
     return Run(job, builder.build())
 
 
@@ -74,3 +81,29 @@ def test_one_that_stays_away_ends_the_run_with_its_cause(monkeypatch: pytest.Mon
     resumed = run(patience_s=5)
     with pytest.raises(StoreUnavailableError, match="Connection refused"):
         resumed.patiently(lambda: resumed._begin(Cluster(Handle(*[AWAY] * 1000))))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"topology__workers": 4}, "sparkstorm rebalance words --workers 4"),
+        ({"topology__max__retries": 9}, "sparkstorm rebalance words -c topology.max.retries=9"),
+        ({"app__city": "Ulm"}, "sparkstorm rebalance words -c app.city=Ulm"),
+    ],
+)
+def test_a_setting_that_what_runs_does_not_have_is_refused_and_not_dropped(overrides: dict[str, Any], words: str) -> None:
+    handle = Handle(conf={"topology.workers": 2})
+    with pytest.raises(InvalidConfigError, match=words) as caught:
+        run(**overrides)._begin(Cluster(handle))
+    assert not handle.is_active and "words-1-1 runs with" in str(caught.value) and "--fresh" in str(caught.value)
+
+
+def test_settings_that_what_runs_has_or_that_are_its_defaults_are_no_change() -> None:
+    handle = Handle(conf={"topology.workers": 2})
+    run(topology__workers=2, topology__max__retries=3, sparkstorm__progress__interval__ms=7000)._begin(Cluster(handle))
+    assert handle.is_active
+
+
+def test_a_changed_job_file_is_said_to_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    run(conf={"topology.workers": 4})._begin(Cluster(Handle(conf={"topology.workers": 2})))
+    assert "words.yaml says topology.workers: 4, the run goes on with 2" in capsys.readouterr().out

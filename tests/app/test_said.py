@@ -54,3 +54,14 @@ def test_records_that_went_to_the_stream_bad_are_said(capsys: pytest.CaptureFixt
         "12 records went to the stream bad of lines",
     ]
     assert "  bad 1,012" in progress_text(progress, 0)
+
+
+def test_late_tuples_are_in_the_last_line_with_their_share_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    late = {"sum": (6_878, 9_999)}
+    progress = TopologyProgress(0, 0, 0, 0, 0, 0, 0, 0, None, None, is_settled=True, is_drained=True, late=late, held={"batch": 1})
+    Console().total(progress)
+    total, share, held = capsys.readouterr().out.splitlines()
+    assert total.endswith("0 parked, 6,878 late")
+    assert share.startswith("component 'sum': 6,878 of 9,999 tuples (68.8 %) came too late for its windows")
+    assert held == "component 'batch' holds 1 input that it has neither acked nor failed"
+    assert "  late 6,878" in progress_text(progress, 0)

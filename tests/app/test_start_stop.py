@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
 
 from sparkstorm.app.cluster import Cluster
-from sparkstorm.app.job import INTERRUPTED
+from sparkstorm.app.job import FAILED, INTERRUPTED, guarded
 from sparkstorm.app.own_cluster import run_in_own_cluster, spark_may_end
 from sparkstorm.app.run import Run
 from sparkstorm.errors import SlotsUnavailableError
@@ -53,3 +54,13 @@ def test_the_end_of_sparks_process_is_one_sentence_whatever_call_met_it(monkeypa
 def test_other_faults_of_a_start_keep_their_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="of ours"), spark_may_end(lambda: True):
         raise ValueError("a fault of ours")
+
+
+def test_a_jvm_that_ends_before_it_is_up_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    def start() -> int:
+        with spark_may_end(lambda: False):
+            raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    assert guarded(start) == FAILED
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "Spark's JVM ended while it was starting" in said

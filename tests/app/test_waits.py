@@ -136,3 +136,11 @@ def test_a_slot_whose_beats_have_stopped_is_named() -> None:
 def test_a_source_without_news_and_a_drained_run() -> None:
     assert Bench().look(9, replace(STILL, pending=0, is_settled=True)) == ["waiting: the spouts have nothing to emit"]
     assert Bench().look(9, replace(STILL, pending=0, is_settled=True, is_drained=True)) == []
+
+
+def test_a_run_that_waits_for_an_ack_names_the_bolt_and_how_many_inputs_it_holds() -> None:
+    (said,) = Bench().look(10, replace(STILL, pending=0, held={"batch": 3}))
+    assert said == (
+        "waiting: component 'batch' holds 3 inputs that it has neither acked nor failed: the run goes on until it acks or fails "
+        "them, and no window fires past them"
+    )

@@ -14,7 +14,7 @@ from sparkstorm.app.watch import MAX_DEATHS_WITHOUT_PROGRESS, Deaths, FileLogs, 
 from sparkstorm.client.handle import TopologyProgress
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import NotAliveError, SlotsUnavailableError, StoreUnavailableError, WorkerFailedError
+from sparkstorm.errors import NotAliveError, SlotsUnavailableError, StoreUnavailableError, TopologyPausedError, WorkerFailedError
 from sparkstorm.model.assignment import Assignment, ExecutorId, TopologyBase, WorkerBeat, WorkerSlot
 from sparkstorm.model.status import TopologyStatus
 
@@ -49,11 +49,17 @@ class Handle:
     def status(self) -> TopologyStatus:
         return TopologyStatus.ACTIVE
 
+    def paused(self) -> str:
+        return ""
+
     def slots(self) -> frozenset[WorkerSlot]:
         return frozenset()
 
     def problems(self) -> list[str]:
         return []
+
+    def losses(self) -> tuple[str, ...]:
+        return ()
 
 
 def watch(handle: Handle, patience_s: float = 120.0) -> Watch:
@@ -190,3 +196,12 @@ def test_a_topology_without_slots_says_who_may_hold_them_instead_of_being_called
     state.write_assignment(Assignment("early-1-9", 1, "c0de", "c0nf", {slot.node: "a"}, {ExecutorId(1, 1): slot}))
     assert placed_text(state, "early-1-9", 1.25) == "early-1-9 is assigned 1.2 s after the start"
     assert "late-1-9 waits for free slots; they may be held by early-1-9: finish" in placed_text(state, "late-1-9", 1.0)
+
+
+def test_a_topology_that_nimbus_paused_ends_the_watch_with_the_cause() -> None:
+    class Paused(Handle):
+        def paused(self) -> str:
+            return "bolt 'split' is paused: most of its inputs fail"
+
+    with pytest.raises(TopologyPausedError, match="bolt 'split' is paused"):
+        watch(Paused(replace(AT_WORK, executed=1))).run(lambda: False)

@@ -8,12 +8,23 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, Stream, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Bolt,
+    OutputCollector,
+    StatefulBolt,
+    Stream,
+    TopologyBuilder,
+    TopologyContext,
+    Tuple,
+)
 from sparkstorm.api.windows import Count as Number
 from sparkstorm.api.windows import Duration, FoldingBolt, TimedBolt, Window, WindowedBolt
 from sparkstorm.model.topology import Grouping, Topology
 from sparkstorm.replay import EventTime, replay_locally
 from sparkstorm.replay.bolt_code import only_adds
+from sparkstorm.replay.equality_warnings import depends_on_order
 from sparkstorm.testing import complete_topology
 from sparkstorm.windowing.settings import IDLE_MS
 from tests.replay.bolts import Count, Source, Timed
@@ -86,6 +97,32 @@ FIELDS = Grouping("fields", ("key",))
 
 def window(bolt: Any, lag_ms: int = 0) -> Any:
     return bolt.with_tumbling_window(Duration.millis(10)).with_timestamp_field("ts").with_lag(Duration.millis(lag_ms))
+
+
+class Forgetful(Bolt):
+    """Acks all but every third input."""
+
+    outputs = ("key", "ts")
+
+    def prepare(self, conf: Any, context: TopologyContext, collector: OutputCollector) -> None:
+        self._collector = collector
+
+    def execute(self, tup: Tuple) -> None:
+        self._collector.emit(tup.values, anchors=tup)
+        if tup["ts"] % 3:
+            self._collector.ack(tup)
+
+
+class Scans(StatefulBolt):
+    """Reads its whole state for each tuple."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.put(f"{tup['key']}{tup['ts']}", list(self.state.scan(prefix="never")))
+
+
+class Fails(Again):
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        raise ValueError("never")
 
 
 class ByEventTime(TimedBolt):
@@ -165,6 +202,52 @@ def test_a_cause_of_difference_warns_by_its_name_and_component(cause: str) -> No
     found = [w for w in results.warnings if w.cause == cause]
     assert [w.component for w in found] == [component]
     assert f"component '{component}'" in str(found[0])
+
+
+def test_rows_that_reach_no_result_are_accounted_for() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("key", "ts"))
+    builder.set_bolt("forgetful", Forgetful()).shuffle_grouping("source")
+    builder.set_bolt("sizes", window(Sizes(), lag_ms=2)).global_grouping("forgetful")
+    rows = [("a", 10 * n) for n in range(1, 20)] + [("a", 4), ("a", 5)]
+    results = replay_locally(builder.build(), {"source": rows})
+    told = {(w.component, w.cause): w.text for w in results.warnings}
+    assert told["forgetful", "open inputs"].startswith("holds 6 of 21 inputs that it has neither acked nor failed")
+    assert "dropped 2 of 21 tuples as late" in told["sizes", "late rows"]
+    assert "'forgetful' came up to 186 ms behind newer ones, 2 ms are allowed" in told["sizes", "late rows"]
+    kept = topology(window(Sizes()).with_late_tuple_stream("late"), Grouping("global"))
+    assert "late rows" not in {w.cause for w in replay_locally(kept, {"source": ROWS}).warnings}
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "at-most-once"])
+def test_dead_letters_that_a_live_run_has_not_are_warned_about(guarantee: str) -> None:
+    built, conf = topology(Fails(), FIELDS), {"topology.delivery.guarantee": guarantee}
+    results = replay_locally(built, {"source": ROWS}, conf=conf, skip_bad=True)
+    assert len(results.dead_letters) == 3
+    assert [w.cause for w in results.warnings] == ["dead letters"]
+    assert replay_locally(built, {"source": ROWS}, skip_bad=True).warnings == ()
+
+
+def test_scans_of_a_whole_state_for_each_tuple_are_named() -> None:
+    results = replay_locally(topology(Scans(), Grouping("global")), {"source": [("a", n) for n in range(1500)]})
+    (text,) = [w.text for w in results.warnings if w.cause == "state scans"]
+    assert text.startswith("read 1,124,250 keys with state.scan for 1,500 inputs")
+
+
+@pytest.mark.parametrize(
+    ("bolt", "depends"),
+    [
+        (Count(), True),
+        (Quick(), False),
+        (Last(), True),
+        (Again(), False),
+        (Forgetful(), True),
+        (window(Orderless()), True),
+        (Halves(), False),
+    ],
+)
+def test_what_may_depend_on_the_order_of_history_is_known_before_the_run(bolt: Any, depends: bool) -> None:
+    assert depends_on_order(topology(bolt, FIELDS), {}) is depends
 
 
 def test_windows_by_count_depend_on_the_order_of_senders() -> None:

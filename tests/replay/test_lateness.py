@@ -158,3 +158,28 @@ def test_on_spark_the_same_rows_are_late_in_one_partition_and_in_four(spark: Spa
                 assert sums == Counter(local["sum"]), (name, partitions)
                 assert late == Counter(row[2] for row in local["sum:late"]), (name, partitions)
                 results.close()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("kind", ["json", "parquet", "csv"])
+def test_on_spark_a_folder_of_files_is_read_in_the_order_of_their_names(spark: SparkSession, kind: str, tmp_path: Any) -> None:
+    """Spark reads the largest file first; a live FileLines reads them by name."""
+    data, schema = history(7, 400), "key string, value int, ts bigint, arrival bigint"
+    for name, first, last in (("day 1", 0, 60), ("day+2", 60, 90), ("day%3", 90, 300), ("day_4", 300, 400)):
+        rows = spark.createDataFrame(spark.sparkContext.parallelize(data[first:last], 1), schema)
+        rows.write.format(kind).save(str(tmp_path / f"written {first}"))
+        (part,) = (tmp_path / f"written {first}").glob("part-*")
+        (tmp_path / "in").mkdir(exist_ok=True)
+        part.rename(tmp_path / "in" / f"{name}.{kind}")
+    frame = spark.read.schema(schema).format(kind).load(str(tmp_path / "in"))
+    names = sorted(path.name for path in (tmp_path / "in").iterdir())
+    assert names == [f"{name}.{kind}" for name in ("day 1", "day%3", "day+2", "day_4")]
+    ordered = data[:60] + data[90:300] + data[60:90] + data[300:]
+    for tasks in (1, 3):
+        local = replay_locally(summed(Pass(), tasks=tasks), {"source": ordered}, partitions=1)
+        for time in (None, TIMES["in place"]):
+            results = replay(summed(Pass(), tasks=tasks), {"source": frame}, event_time=time, outputs=["sum", "sum:late"])
+            assert Counter(map(tuple, results["sum"].collect())) == Counter(local["sum"])
+            late = Counter(row.time_ms for row in results["sum:late"].collect())
+            assert late == Counter(row[2] for row in local["sum:late"]) and late.total() > 30
+            results.close()

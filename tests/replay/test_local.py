@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sparkstorm.replay import replay_locally
 from tests.replay.bolts import LINES, WORDS, many_streams, word_count
 
@@ -28,3 +30,11 @@ def test_every_grouping_reaches_whom_it_should() -> None:
     assert results.counts["global"]["executed"] == 10
     assert sorted(results["sort:to"]) == [(n,) for n in range(10)]
     assert results.counts["partial"]["executed"] == 5
+
+
+def test_a_result_or_state_that_there_is_not_is_named() -> None:
+    results = replay_locally(word_count(), {"lines": [("a b",)]})
+    with pytest.raises(KeyError, match="there is no state of 'splt', only of count"):
+        results.states["splt"]
+    with pytest.raises(KeyError, match=r"there is no result 'splt', only .*count"):
+        results["splt"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 from uuid import UUID
 from weakref import ref
@@ -11,15 +11,15 @@ from weakref import ref
 import pyarrow as pa
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Duration, StatefulBolt, TopologyBuilder, Tuple, WindowedBolt
 from sparkstorm.config import check, merge
 from sparkstorm.executor import emitter as output
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay import replay_locally
 from sparkstorm.replay.job import Job, RunSettings, make_job
-from sparkstorm.replay.plan import make_plan
+from sparkstorm.replay.plan import Feed, make_plan
 from sparkstorm.replay.tasks.batches import BatchSizer
-from sparkstorm.replay.tasks.chunks import KEPT_STATE, START, Chunk, ChunkWriter
+from sparkstorm.replay.tasks.chunks import KEPT_STATE, ROWS, START, Chunk, ChunkWriter, order_of
 from sparkstorm.replay.tasks.stage import run_exchange, run_feed
 from tests.replay import counting
 from tests.replay.bolts import Source
@@ -162,3 +162,47 @@ def test_many_rows_of_many_inputs_are_not_taken_for_those_of_one(monkeypatch: py
     builder.set_bolt("first", Many(15)).shuffle_grouping("source")
     results = replay_locally(builder.build(), {"source": [(n,) for n in range(130)]}, skip_bad=True)
     assert len(results["first"]) == 130 * 15 and not results.dead_letters
+
+
+class Windows(WindowedBolt):
+    """Counts the chunks that had been read when its first window fired."""
+
+    outputs = ("n",)
+
+    def execute(self, window: Any, collector: Any) -> None:
+        counting.note_first("first window", "read")
+        collector.emit((len(window.get()),))
+
+
+class Pass(BasicBolt):
+    outputs = ("at",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit(tup.values)
+
+
+def read(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    for chunk in chunks:
+        counting.bump("read")
+        yield chunk
+
+
+def test_windows_fire_while_the_tasks_of_later_data_have_not_begun() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("at"))
+    builder.set_bolt("pass", Pass(), 2).shuffle_grouping("source")
+    windows = Windows().with_tumbling_window(Duration.seconds(1)).with_timestamp_field("at").with_lag(Duration.millis(10))
+    builder.set_bolt("windows", windows).global_grouping("pass")
+    plan = make_plan(builder.build(), merge(check({}, "test")).as_dict(), "test", {})
+    job = make_job(plan, RunSettings(time_fields={Feed("source", "default"): "at"}), is_local=True)
+    (task,) = plan.tasks("windows")
+    chunks = [Chunk(START, task, 0, 0, 0, task, "", 0, b"")]
+    for partition in (0, 1):
+        times = [partition * 100_000 + 10 * n for n in range(10_000)]
+        batches = [([(at,) for at in times[n : n + 500]], times[n : n + 500]) for n in range(0, 10_000, 500)]
+        chunks += [chunk for chunk in run_feed(job, plan.stages[0], partition, batches, nothing) if chunk.kind == ROWS]
+    counting.clear()
+    (stage,) = [stage for stage in plan.stages if stage.bolts == ("windows",)]
+    made = run_exchange(job, stage, read(sorted(chunks, key=order_of)), nothing)
+    assert sum(chunk.rows for chunk in made if chunk.kind == ROWS) == 200
+    assert 0 < counting.COUNTS["first window"] < len(chunks) / 2 < counting.COUNTS["read"] == len(chunks)

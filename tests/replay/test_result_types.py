@@ -51,6 +51,8 @@ def through(column: list[Any], is_key: bool = False) -> tuple[str, list[Any]]:
         ([[], [1, None]], "list<item: int64>"),
         ([[[]], []], "list<item: list<item: string>>"),
         ([{"a": [1]}, {"b": []}], "map<string, list<item: int64>>"),
+        ([{"b": 1, "a": "x"}, None, {"b": 2, "a": None}], "struct<b: int64, a: string>"),
+        ([[{"b": 1, "a": {"x": [1], "y": 2}}]], "list<item: struct<b: int64, a: struct<x: list<item: int64>, y: int64>>>"),
     ],
 )
 def test_values_of_one_type_make_a_column_of_it(column: list[Any], kind: str) -> None:
@@ -71,7 +73,10 @@ def test_values_of_one_type_make_a_column_of_it(column: list[Any], kind: str) ->
         [{1.0: 1}],
         [{1: 1}, {"a": 1}],
         [[], {}],
-        [{"a": 1, "b": "x"}],
+        [{"a": 1, "b": "x"}, {"b": "x", "a": 1}],
+        [{"a": 1, "b": "x"}, {"a": 1}],
+        [{"a": 1, "A": "x"}],
+        [{"_1": 1, "_2": "x"}],
         [MARK, "a"],
         [[[[[[[[[[1]]]]]]]]]],
     ],

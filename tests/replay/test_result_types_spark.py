@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, BatchCollector, ColumnBolt, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.app.replay import run as replay_run
@@ -205,3 +205,52 @@ def test_a_first_state_that_cannot_be_read_is_named(spark: SparkSession) -> None
     state = spark.createDataFrame([("a", MARK + "?}")], "key string, value string")
     with pytest.raises(ReplayFailedError, match=r"initial state of 'bolt': .*is no value as SparkStorm writes it"):
         replay(one(Keep([])), {"source": spark.range(1).toDF("n")}, states={"bolt": state}).run()
+
+
+class Pass(BasicBolt):
+    """Emits its input as it is."""
+
+    outputs = ("value",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit(tup.values)
+
+
+def passed(frame: DataFrame) -> DataFrame:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("value"))
+    builder.set_bolt("bolt", Pass()).global_grouping("source")
+    return replay(builder.build(), {"source": frame})["bolt"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "kind"),
+    [
+        ("array(timestamp'2024-07-01 12:00:00')", "array<timestamp>"),
+        ("named_struct('at', timestamp'2024-07-01 12:00:00', 'n', 1L)", "struct<at:timestamp,n:bigint>"),
+        (
+            "named_struct('a', 1L, 'b', named_struct('c', 'x', 'd', array(1L)))",
+            "struct<a:bigint,b:struct<c:string,d:array<bigint>>>",
+        ),
+        ("array(named_struct('b', 1L, 'a', 'x'))", "array<struct<b:bigint,a:string>>"),
+        ("map('x', date'2024-02-29')", "map<string,date>"),
+    ],
+)
+def test_nested_types_of_spark_come_out_of_a_replay_as_they_went_in(spark: SparkSession, sql: str, kind: str) -> None:
+    frame = spark.sql(f"SELECT {sql} AS value")
+    found = passed(frame)
+    assert (found.schema[0].dataType.simpleString(), found.collect()) == (kind, frame.collect())
+
+
+@pytest.mark.parametrize(
+    ("sql", "sentence"),
+    [
+        ("parse_json('{\"a\": 1}')", "input 'source', column 'value': variant is no type that tuples carry; cast it"),
+        ("array(parse_json('1'))", "array<variant> is no type that tuples carry"),
+        ("map(named_struct('x', 1), 2)", "has keys of a nested type, which are no keys of mappings"),
+        ("timestamp_ntz'2024-07-01 12:00:00'", "none of true/false, numbers"),
+    ],
+)
+def test_a_column_of_spark_that_no_tuple_carries_is_refused(spark: SparkSession, sql: str, sentence: str) -> None:
+    with pytest.raises(ReplayFailedError, match=sentence):
+        passed(spark.sql(f"SELECT {sql} AS value")).collect()

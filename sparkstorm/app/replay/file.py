@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, cast
 
 from sparkstorm.api.components import Effects
+from sparkstorm.app.replay.options import FORMATS
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.strict import UnfitValueError, expected, named_errors, one_of, read_as, reader_of, whole
 from sparkstorm.replay.inputs import EventTime
 
-FORMATS = ("text", "csv", "json", "parquet", "orc", "table")
-WRITTEN = ("parquet", "json", "csv", "orc")
 _EFFECTS = one_of([each.value for each in Effects])
 
 
@@ -42,6 +41,7 @@ class ReplayFile:
     columns: Mapping[str, str] = field(default_factory=dict)  # columns of inputs without a schema of their own
     effects: Mapping[str, Annotated[Effects, _read_effect]] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)  # first states: path by component
+    from_checkpoint: str | None = None  # folder of a savepoint or checkpoint to begin with
     outputs: tuple[str, ...] = ()
     rows: Mapping[str, Annotated[int, whole()]] = field(
         default_factory=dict

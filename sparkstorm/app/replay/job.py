@@ -1,27 +1,27 @@
-"""Command line of a replay (`spark-submit jobs/replay_history.py`), with the job file of the live run."""
+"""Command line of a replay (`sparkstorm replay`, `spark-submit jobs/replay_history.py`), with the job file of the live run."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from sparkstorm.app.job import guarded, say_warnings
 from sparkstorm.app.job_file import make_topology, read_job_file
-from sparkstorm.app.replay.file import FORMATS, WRITTEN, read_replay, with_inputs
+from sparkstorm.app.replay.file import read_replay, with_inputs
+from sparkstorm.app.replay.options import EXITS, add_options
 from sparkstorm.config import parse_override
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.topology import DEFAULT_STREAM, Topology
 
-_EXITS = (
-    "exit status: 0 all done, 1 failed, 3 done but records were put aside, 4 --against found differences, 130 stopped from outside"
-)
 
-
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], prog: str = "replay_history.py") -> int:
     """Replay a job's topology over history; the result is the process's exit status, as `--help` explains it."""
-    options = _parse(arguments)
+    parser = argparse.ArgumentParser(prog=prog, description="Run a topology over history, as a Spark batch.", epilog=EXITS)
+    add_options(parser)
+    options = parser.parse_args(list(arguments))
     return guarded(lambda: _perform(options))
 
 
@@ -49,6 +49,7 @@ def _given(options: argparse.Namespace) -> dict[str, object]:
         "event_time": options.event_time,
         "outputs": options.result or None,
         "checkpoint": options.checkpoint,
+        "from_checkpoint": options.from_checkpoint,
         "rows": dict(map(_rows, options.rows)) or None,
     }
     if options.skip_bad:
@@ -77,38 +78,5 @@ def _only_stream(topology: Topology) -> str | None:
     return streams[0] if len(streams) == 1 else None
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="replay_history.py", description="Run a topology over history, as a Spark batch.", epilog=_EXITS
-    )
-    parser.add_argument("conf", metavar="CONF.yaml", help="the job file of the live run; its `replay` part is for this")
-    parser.add_argument(
-        "--input",
-        nargs="+",
-        default=[],
-        metavar="[SPOUT[:STREAM]=]PATH",
-        help="the history of each spout; with --checkpoint the factory's `input`",
-    )
-    parser.add_argument("--output", required=True, metavar="FOLDER", help="results are written below it, a folder each")
-    parser.add_argument("--format", choices=FORMATS, help="of the inputs; by the ending of their paths if not given")
-    parser.add_argument("--output-format", choices=WRITTEN, default="parquet", help="of the results")
-    parser.add_argument("--result", nargs="+", metavar="NAME", help="what to write; else what no bolt listens to, and states")
-    parser.add_argument("--event-time", metavar="COLUMN", help="the column that is the virtual time")
-    parser.add_argument(
-        "--checkpoint",
-        metavar="FOLDER",
-        help="let spouts read their history, and leave there what a live run goes on from (run_topology.py --from)",
-    )
-    parser.add_argument(
-        "--rows",
-        nargs="+",
-        default=[],
-        metavar="SPOUT=NUMBER",
-        help="with --checkpoint: how many rows each task of a spout reads; else all there are",
-    )
-    parser.add_argument("--against", metavar="FOLDER", help="compare the results, row by row, with another version's --output")
-    parser.add_argument("--skip-bad", action="store_true", help="put failing records aside instead of ending")
-    parser.add_argument("--overwrite", action="store_true", help="replace former results")
-    parser.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
-    parser.add_argument("--name", help="name of the topology")
-    return parser.parse_args(list(arguments))
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], "sparkstorm replay"))

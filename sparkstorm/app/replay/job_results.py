@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from sparkstorm.api.columns import plain_values
+from sparkstorm.api.value_columns import plain_values
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.results import Result, ResultFiles, state_file, stream_sink, write_state
 from sparkstorm.connectors.sql_sink import SqlSink

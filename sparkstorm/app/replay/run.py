@@ -25,7 +25,7 @@ from sparkstorm.app.replay.job_results import named, place_of, write_result
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.hosting.spark_security import remove_at_exit, secured, with_private_scratch
-from sparkstorm.model.names import file_name
+from sparkstorm.model.names import counted, file_name
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import EventTime, Replay, back_fill, replay
 from sparkstorm.replay.equality_warnings import ReplayWarning
@@ -87,9 +87,11 @@ class ReplayRun:
                 parked = results.dead_letter_lines.count()
                 save(results.dead_letter_lines, folders[_DEAD_LETTERS], "text")
         took = time.monotonic() - began
+        late, held = (sum(counts[word] for counts in results.counts.values()) for word in ("late", "waiting"))
+        lost = (f", {late:,} late" if late else "") + (f", {held:,} neither acked nor failed" if held else "")
         print(
-            f"{executed:,} tuples executed in {took:.1f} s ({executed / took:,.0f}/s), {parked:,} records put aside; "
-            f"results are in {folder.resolve()}",
+            f"{counted(executed, 'tuple')} executed in {took:.1f} s ({executed / took:,.0f}/s), "
+            f"{counted(parked, 'record')} put aside{lost}; results are in {folder.resolve()}",
             flush=True,
         )
         status = PARKED if parked else OK
@@ -121,6 +123,7 @@ class ReplayRun:
             outputs=names,
             effects=file.effects,
             skip_bad=file.skip_bad,
+            from_checkpoint=file.from_checkpoint,
             by_value=self._by_value,
         )
 
@@ -143,6 +146,7 @@ class ReplayRun:
             by_value=self._by_value,
             types=file.types,
             skip_bad=file.skip_bad,
+            from_checkpoint=file.from_checkpoint,
         )
         print(f"checkpoint {Path(checkpoint).resolve()} is written; run_topology.py --from goes on from it", flush=True)
         return results

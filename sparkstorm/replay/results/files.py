@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DataType, LongType, MapType, StringType, StructField, StructType
 
-from sparkstorm.api.columns import plain_values
+from sparkstorm.api.value_columns import plain_values
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.values.tagged import is_tagged, tag_text
 from sparkstorm.replay.arrow_map import map_in_arrow

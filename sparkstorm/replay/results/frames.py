@@ -14,13 +14,11 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from sparkstorm.errors import CodecError, ReplayFailedError
-from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.values.tagged import is_tagged, tag_text
 from sparkstorm.model.topology import LATE_PREFIX
+from sparkstorm.model.values.codec import Codec
+from sparkstorm.model.values.tagged import is_tagged, tag_text
 from sparkstorm.replay.arrow_map import MapBatches, chunks_in, map_in_arrow, quoted
-from sparkstorm.replay.tasks.batches import is_batch, unpack_batch
-from sparkstorm.replay.tasks.chunks import DEAD, KEPT_STATE, ROWS, Chunk, OpenChunk
 from sparkstorm.replay.equality_warnings import ReplayWarning, warnings_of
 from sparkstorm.replay.failures import as_result, unwrapped
 from sparkstorm.replay.job import STATE_MARK, result_names, targets_of
@@ -28,6 +26,8 @@ from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.replay.results.columns import Columns
 from sparkstorm.replay.results.types import TAGGED, definite_type, merged_type, result_type, typed_array
 from sparkstorm.replay.spark import SparkStages, WriteChunks
+from sparkstorm.replay.tasks.batches import is_batch, unpack_batch
+from sparkstorm.replay.tasks.chunks import DEAD, KEPT_STATE, ROWS, Chunk, OpenChunk
 
 _KEY_FIELD = "key{}"
 _LINES = pa.schema([("value", pa.string())])

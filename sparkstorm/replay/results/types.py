@@ -1,9 +1,9 @@
 """Types of Arrow columns for the codec's values: of inputs, of results as declared, and of results as their values show.
 
 Inference changes no value: a column has a type only where every value has that type. Lists of one type are ARRAY, mappings
-with keys of one type (text, whole numbers, bytes, true/false) and values of one type are MAP, keys of a state that are tuples
-of one make are STRUCT (_1, _2, ...). A column with values of several types is tagged text (sparkstorm/model/values/tagged.py), which
-reads back exactly.
+with keys of one type (text, whole numbers, bytes, true/false) and values of one type are MAP, other mappings with the same
+text keys STRUCT, keys of a state that are tuples of one make STRUCT (_1, _2, ...). A column with values of several types is
+tagged text (model/values/tagged.py), which reads back exactly.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparkstorm.model.values.codec import INT_MAX, INT_MIN
 from sparkstorm.api.columns import arrow_type as arrow_type
-from sparkstorm.api.columns import fitting_types, plain_values
+from sparkstorm.api.value_columns import fitting_types, is_value_type, plain_values, zone_of
 from sparkstorm.errors import ReplayFailedError
-from sparkstorm.model.values.column_types import ColumnType
+from sparkstorm.model.values.codec import INT_MAX, INT_MIN
 from sparkstorm.model.values.tagged import is_tagged, read_value, tag_text
 
 TAGGED = pa.large_string()  # stands for tagged text while types are found: no other column has this type
@@ -69,6 +68,8 @@ def problem_with(kind: pa.DataType) -> str:
     if pa.types.is_struct(kind):
         return next((p for field in kind if (p := problem_with(field.type))), "")
     if pa.types.is_map(kind):
+        if pa.types.is_nested(kind.key_type):
+            return f"{kind} has keys of a nested type, which are no keys of mappings; make it a list of structs (map_entries)"
         return problem_with(kind.key_type) or problem_with(kind.item_type)
     return f"{kind} is none of true/false, numbers, text, bytes, dates, timestamps with a zone, lists, mappings; cast it"
 
@@ -86,14 +87,28 @@ def seen_type(values: Sequence[Any], has_records: bool = False) -> pa.DataType:
 
 def result_type(values: Any, is_key: bool = False) -> pa.DataType:
     """Return the type of a result's column, a list of values or an array; of a state's keys, lists are tuples."""
-    if isinstance(values, pa.Array):
+    if isinstance(values, pa.Array) and _is_exact(values.type):
         kind = _without_widths(values.type)
         values = values.to_pylist() if pa.types.is_string(kind) else ()
+    elif isinstance(values, pa.Array):
+        kind = _seen(plain_values(values), 0)
+        values = ()
     elif is_key and set(map(type, values)) == {list}:
         kind = _tuple_type(values)
     else:
         kind = _seen(values, 0)
     return TAGGED if kind == pa.string() and any(map(is_tagged, values)) else kind
+
+
+def _is_exact(kind: pa.DataType) -> bool:
+    """Return whether Spark has a type that gives back every value of an Arrow type: it has one zone and decimals of 38 digits."""
+    if pa.types.is_nested(kind):
+        return all(_is_exact(kind.field(place).type) for place in range(kind.num_fields))
+    if pa.types.is_dictionary(kind):
+        return _is_exact(kind.value_type)
+    if pa.types.is_timestamp(kind):
+        return bool(kind.tz) and zone_of(kind.tz) is datetime.UTC
+    return not (kind == pa.uint64() or pa.types.is_decimal256(kind) or is_value_type(kind))
 
 
 def merged_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
@@ -151,7 +166,19 @@ def _seen(values: Sequence[Any], depth: int, has_records: bool = False) -> pa.Da
         return pa.struct([(key, _seen([each[key] for each in there], depth + 1, True)) for key in sorted(keys)])
     key_type = TAGGED if None in keys else _seen(list(keys), depth + 1) if keys else _NO_KEY
     items = list(chain.from_iterable(each.values() for each in there))
-    return _nested(pa.map_, key_type, _seen(items, depth + 1, has_records))
+    found = _nested(pa.map_, key_type, _seen(items, depth + 1, has_records))
+    return _record_type(there, depth) if found == TAGGED else found
+
+
+def _record_type(mappings: Sequence[dict[Any, Any]], depth: int) -> pa.DataType:
+    """Return a STRUCT for mappings with the same keys in the same order, all of them text; else TAGGED."""
+    names = list(mappings[0])
+    is_named = set(map(type, names)) == {str} and all(names) and len({name.casefold() for name in names}) == len(names)
+    if not is_named or any(list(each) != names for each in mappings):
+        return TAGGED
+    kinds = [_seen([each[name] for each in mappings], depth + 1) for name in names]
+    found = pa.struct(list(zip(names, kinds, strict=True)))
+    return TAGGED if TAGGED in kinds or _is_by_place(found) else found
 
 
 def _scalar_type(kind: type, values: Sequence[Any]) -> pa.DataType:
@@ -160,7 +187,8 @@ def _scalar_type(kind: type, values: Sequence[Any]) -> pa.DataType:
     if kind is int:
         return pa.int64() if all(INT_MIN <= value <= INT_MAX for value in there) else TAGGED
     if kind is datetime.datetime:
-        return pa.timestamp("us", "UTC") if {value.tzinfo for value in there} == {datetime.UTC} else TAGGED
+        is_utc = {(value.tzinfo, value.fold) for value in there} == {(datetime.UTC, 0)}
+        return pa.timestamp("us", "UTC") if is_utc else TAGGED
     if kind is not Decimal:
         return _SCALARS.get(kind, TAGGED)
     parts = [value.as_tuple() for value in there]
@@ -212,7 +240,7 @@ def typed_array(values: Any, kind: pa.DataType, name: str, by_place: bool = True
     STRUCT of any names; else only for one of the names _1, _2, ..., which is read back as a list.
     """
     if isinstance(values, pa.Array):
-        if kind in (values.type, _without_widths(values.type)):
+        if kind in (values.type, _without_widths(values.type)) and _is_exact(values.type):
             return values.cast(kind)
         values = plain_values(values)
     if kind == TAGGED:
@@ -229,11 +257,17 @@ def _array(values: Sequence[Any], kind: pa.DataType, by_place: bool) -> pa.Array
     if not pa.types.is_nested(kind):
         _check_scalars(values, kind)
         return pa.array(values, kind)
-    if pa.types.is_struct(kind) and values and by_place and not any(pa.types.is_nested(field.type) for field in kind):
-        if set(map(type, values)) <= {list, tuple} and set(map(len, values)) == {kind.num_fields}:  # column by column, as it is much faster
-            columns = [_array(column, field.type, by_place) for column, field in zip(zip(*values, strict=True), kind, strict=True)]
-            return pa.StructArray.from_arrays(columns, fields=list(kind))
+    if _is_by_column(values, kind, by_place):  # many times faster than row by row
+        columns = [_array(column, field.type, by_place) for column, field in zip(zip(*values, strict=True), kind, strict=True)]
+        return pa.StructArray.from_arrays(columns, fields=list(kind))
     return pa.array([_fitted(value, kind, by_place) for value in values], kind)
+
+
+def _is_by_column(values: Sequence[Any], kind: pa.DataType, by_place: bool) -> bool:
+    """Return whether values are rows, without a missing one, of a struct of plain types."""
+    if not (pa.types.is_struct(kind) and values and by_place) or any(pa.types.is_nested(field.type) for field in kind):
+        return False
+    return set(map(type, values)) <= {list, tuple} and set(map(len, values)) == {kind.num_fields}
 
 
 def _check_scalars(values: Sequence[Any], kind: pa.DataType) -> None:

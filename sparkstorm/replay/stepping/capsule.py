@@ -11,8 +11,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
+from sparkstorm.errors import RecordingError
 from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.failure import FailureKind
 from sparkstorm.model.topology import Topology
 from sparkstorm.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS, read_capsule
 from sparkstorm.replay.stepping.stepper import Step, Stepper
@@ -44,15 +47,29 @@ class Capsule:
     letter: DeadLetter
 
     def step(self, topology: Topology, state: Mapping[Any, Any] | None = None) -> Step:
-        """Execute the input once with the state that it met in the run, or a given one; the topology is that of today's code."""
+        """Execute the input once with the state that it met in the run, or a given one; the topology is that of today's code.
+
+        RecordingError for a row that the target of a sink has refused: a step calls no target.
+        """
         letter = self.letter
         conf = {name: value for name, value in letter.conf.items() if name not in (BUILDER, BUILDER_ARGUMENTS)}
         met = dict(letter.state or ()) if state is None else state
         component = topology.components.get(letter.component)
+        if component is not None and isinstance(component.instance, TransactionalSink):
+            self._require_write()
         if component is not None and isinstance(component.instance, WindowedBolt | TimedBolt):
             return TimedStepper(topology, letter, conf, met).execute_letter()
         steps = Stepper(topology, letter.component, conf=conf, state=met, task_index=letter.index)
         return steps.execute(letter.values, letter.source_component, letter.stream, letter.time_ms)
+
+    def _require_write(self) -> None:
+        """Refuse a letter of a sink's target, which names no error of user code."""
+        failure = self.letter.failure
+        if failure.kind is FailureKind.FAILED:
+            raise RecordingError(
+                f"{self.path}: the target of component '{failure.component}' refused this row ({failure.text[:200]}), "
+                "and a step calls no target: change the row or the target, then use `sparkstorm dead-letters replay`"
+            )
 
     def trace(self, topology: Topology) -> list[Line]:
         """Execute the input and return the lines of user code that ran, in order, with what each found changed.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cloudpickle
 
-from sparkstorm.api.components import Effects
+from sparkstorm.api.collector import BasicOutputCollector
+from sparkstorm.api.components import BasicBolt, Conf, Effects
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.config import check, merge
 from sparkstorm.errors import InvalidTopologyError
@@ -51,8 +54,25 @@ class _Undo(list[Any]):
         return touched
 
 
+class _SinkWrites(BasicBolt):
+    """The writes of a sink as a bolt: a row goes into an epoch that is never prepared, so the target is not called."""
+
+    def __init__(self, sink: TransactionalSink) -> None:
+        self._sink = sink
+
+    def prepare(self, conf: Conf, context: TopologyContext) -> None:
+        """Open the sink and begin the only epoch."""
+        self._sink.open(conf, context)
+        self._sink.begin(1)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Write a row; a sink gets no ticks."""
+        if not tup.is_tick:
+            self._sink.write(tup)
+
+
 class Stepper:
-    """One task of a bolt, executed tuple by tuple.
+    """One task of a bolt, executed tuple by tuple. Of a sink, `write` alone is executed, and its target is not called.
 
     >>> from sparkstorm.api import TopologyBuilder
     >>> from sparkstorm.testing import FeederSpout, Nothing
@@ -74,6 +94,7 @@ class Stepper:
         task_index: int = 0,
     ) -> None:
         """Prepare a task; with fewer tasks than the recorded run had, the index is taken modulo their number."""
+        topology = _without_targets(topology)
         self._plan = make_plan(
             topology,
             merge(check(conf or {}, "the settings of the steps")).as_dict(),
@@ -186,6 +207,13 @@ class Stepper:
             raise InvalidTopologyError(f"'{self._component.id}' does not listen to {component}:{stream}, only to {known}")
         fields = self._plan.topology.components[component].streams[stream].fields
         return Source(component, self._plan.tasks(component)[0], stream, fields)
+
+
+def _without_targets(topology: Topology) -> Topology:
+    """Return the topology with each sink as a bolt that only writes: the phases of a sink need a live worker."""
+    sinks = {c.id: c for c in topology if isinstance(c.instance, TransactionalSink)}
+    writers = {id: replace(c, instance=_SinkWrites(c.instance)) for id, c in sinks.items()}
+    return Topology({**topology.components, **writers})
 
 
 def _every_task(plan: Plan) -> list[int]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from sparkstorm.api.columns import batch_of, rows_of
+from sparkstorm.errors import CodecError
 from sparkstorm.executor.pieces import is_piece
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
@@ -86,7 +87,7 @@ def piece_in(codec: Codec, chunk: Chunk, source: Source, types: Mapping[str, Any
     _, columns = codec.unpack(chunk.data)
     try:
         return [(batch_of(source.fields, columns, types), 0, source)]
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+    except (pa.ArrowException, CodecError):
         return rows_in(codec, chunk, source)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from sparkstorm.api.value_columns import is_value_type
 from sparkstorm.errors import CodecError
 from sparkstorm.executor.column_runner import BatchColumns, ColumnRunner
 from sparkstorm.executor.emitter import Emitter, Route
@@ -31,6 +32,8 @@ class _AnyColumns(BatchColumns):
     """A BatchCollector whose batches travel by Arrow's own messages, hence with columns of any type that tuples carry."""
 
     def plain(self, batch: Any, route: Route) -> Any:
+        if any(is_value_type(column.type) for column in batch.columns):
+            return None
         for field, column in zip(route.source.fields, batch.columns, strict=True):
             if problem := problem_with(column.type):
                 raise CodecError(

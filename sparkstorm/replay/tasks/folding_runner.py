@@ -14,7 +14,7 @@ from sparkstorm.api.windows import FoldingBolt, TimedBolt, Window, WindowedBolt
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.runner import FailedInput
 from sparkstorm.executor.state import Cells
-from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of
+from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of, raise_out_of_memory
 from sparkstorm.executor.windowed_runner import TimedRunner
 from sparkstorm.model.topology import TICK_STREAM
 from sparkstorm.model.tuples import Tuple
@@ -52,7 +52,8 @@ class FoldingRunner(TimedRunner):
         marks = len(self._emitter.log), len(self._state.undo), len(self._times.undo)
         try:
             begun = self._times.fold_cells(rows if type(rows) is list else list(rows), cells, bolt.initial, bolt.fold)
-        except USER_ERRORS:  # the tuples are then taken in one by one, and only the faulty one fails
+        except USER_ERRORS as error:  # the tuples are then taken in one by one, and only the faulty one fails
+            raise_out_of_memory(error)
             self._roll_back(*marks)
             return False
         windows.begin(begun or ())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby, repeat
+from itertools import chain, groupby, repeat
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -19,6 +19,7 @@ from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
 from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.executor.column_runner import Divide, dividers_of
 from sparkstorm.executor.emitter import Route
+from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.executor.pieces import count_rows, unfold
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.watermark_routes import MARK_FIELDS
@@ -32,6 +33,7 @@ from sparkstorm.model.values.value_types import register
 from sparkstorm.replay.evidence import Evidence, RowTimes
 from sparkstorm.replay.job import Job, is_watched
 from sparkstorm.replay.plan import Feed, Stage
+from sparkstorm.replay.savepoints import Begun
 from sparkstorm.replay.tasks.batches import BatchSizer, OutEdge, TimedRows, gathered, size_of, whole_pieces
 from sparkstorm.replay.tasks.chunk_reader import InitialChunks, PartitionClocks, rows_by_time
 from sparkstorm.replay.tasks.chunks import (
@@ -119,13 +121,19 @@ class _Partition:
         self._timeless: list[tuple[int, bytes]] = []  # rows of data without a time, as dead letters by task
         self._dividers: list[Divide] | None = None  # of batches of data
         self._runs = {task: self._make(b, task) for b in stage.bolts for task in self._mine[b]}
+        self._unopened = self._lanes_of_data() if job.is_timed and stage.feed else []
 
     # -- making ----------------------------------------------------------------------------------------------------
 
     def feed_route(self, feed: Feed) -> Route:
         """Return the route of the data's rows, from the spout task that this partition replaces."""
         tasks = self._tasks[feed.spout]
-        route = self._edges.routes(feed.spout, tasks[self._partition % len(tasks)], True)[feed.stream]
+        task = tasks[self._partition % len(tasks)]
+        route = self._edges.routes(feed.spout, task, True)[feed.stream]
+        has_own_clock = self._job.newest_ms is not None and feed not in self._job.sequence
+        begun = [Begun.of(self._job.plan.begin.get(each, ())).clocks for each in ([task] if has_own_clock else tasks)]
+        for lane in self._edges.lanes[task]:
+            lane.restore(max(each.get((lane.stream, lane.subscriber), NEVER) for each in begun))
         self._dividers = dividers_of(route)
         return route
 
@@ -141,6 +149,11 @@ class _Partition:
             run = ReplayTask(bolt, routes, self._codec, mode, ticks)
         run.emitter.lanes = self._edges.lanes[task]
         return run
+
+    def _lanes_of_data(self) -> list[OutputClock]:
+        """Return the outputs by event time of the tasks that this partition's data begin."""
+        plain = [task for task, run in self._runs.items() if not isinstance(run, WindowTask)]
+        return [lane for task in plain for lane in self._edges.lanes[task] if lane.clock is not None]
 
     def _times(self, component: str, bolt: WindowedBolt | TimedBolt) -> TimeInputs:
         """Return a task's time inputs: watermarks of other tasks, or row times of data if their column is the bolt's time field."""
@@ -167,8 +180,10 @@ class _Partition:
         resources: dict[str, Any] = {}
         for task, run in self._runs.items():
             component = plan.component_by_task[task]
+            begun = Begun.of(plan.begin.get(task, ()))
             if run.state is not None:
-                run.state.load(states.get(task, ()))
+                run.state.load(chain(begun.state, states.get(task, ())))
+            run.resume(begun)
             conf = {**plan.conf, **self._topology.components[component].conf}
             run.prepare(
                 ReplayContext(f"{plan.name}-0-0", task, component, plan.component_by_task, tasks, conf, run.now_ms, resources)
@@ -324,6 +339,8 @@ class _Partition:
 
     def cut(self, whole: bool = False) -> Iterator[Chunk]:
         """Flush output buffers for other stages and results as chunks: all of them if `whole`, else only full ones."""
+        if self._unopened:
+            yield from self._opening_marks()
         for edges in self._edges.by_ends.values():
             for edge in edges:
                 if edge.combiner is not None and edge.rows:
@@ -334,6 +351,22 @@ class _Partition:
         for task, letter in [*self._timeless, *((t, letter) for t, run in self._runs.items() for letter in run.take_dead())]:
             yield self._writer.dead(task, letter)
         self._timeless.clear()
+
+    def _opening_marks(self) -> Iterator[Chunk]:
+        """Yield a mark for the time before a task's first row, which its receivers read before all rows.
+
+        Tasks of data follow each other in history: the last one begins where the others have ended. Without this mark a window
+        would wait for the first mark of every task, and hold all of history but the last task's part.
+        """
+        waiting = self._unopened
+        self._unopened = [lane for lane in waiting if lane.clock is not None and lane.clock.newest_ms == NEVER]
+        for lane in waiting:
+            if lane.clock is None or lane.clock.newest_ms == NEVER:
+                continue
+            values, source = (lane.stream, lane.clock.opening_mark_ms()), lane.mark_source
+            for target in lane.targets:
+                if not target.is_local:
+                    yield from self._writer.rows(target.task, source.task, source.channel, [(values, 0, source)])
 
     def _chunks_of(self, edge: OutEdge) -> Iterator[Chunk]:
         try:

@@ -37,6 +37,7 @@ from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import SYSTEM, TICK_STREAM
 from sparkstorm.model.tuples import Roots, Source, Tuple
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.replay.savepoints import Begun
 from sparkstorm.replay.tasks.attributes import Attributes
 from sparkstorm.replay.tasks.column_runner import ReplayColumns
 from sparkstorm.replay.tasks.column_state import ColumnState
@@ -105,6 +106,7 @@ class Counts:
     failures: int = 0  # tries that failed
     ties: int = 0  # 1 for a task with rows of the same event time in one window, or next to each other
     order_matters: int = 0  # 1 for a task whose fold gave another result for two tuples exchanged
+    scanned: int = 0  # keys of the state that `scan` has read
     recovered: int = 0  # inputs that succeeded after a failed try
 
     def as_dict(self) -> dict[str, int]:
@@ -163,6 +165,13 @@ class ReplayTask:
         self._reached_ms = 0  # time of the newest input: a failed one that is tried again sets `now_ms` back
         self._senders: set[tuple[int, str]] = set()
         self._columns: ReplayColumns | None = None
+        self._stored_version = getattr(bolt, "state_version", 1)
+
+    def resume(self, begun: Begun) -> None:
+        """Continue the clocks of a checkpoint, before `prepare`; its state is loaded already."""
+        self._stored_version = begun.version
+        for lane in self.emitter.lanes:
+            lane.restore(begun.clocks.get((lane.stream, lane.subscriber), NEVER))
 
     def prepare(self, context: ReplayContext) -> None:
         """Make the runner and call the bolt's prepare and init_state; ReplayFailedError when they raise."""
@@ -177,6 +186,8 @@ class ReplayTask:
             else:
                 self._runner.bolt.prepare(context.conf, context)
             if isinstance(self._bolt, Stateful) and self.state is not None:
+                if self._stored_version != self._bolt.state_version and len(self.state):
+                    self._bolt.migrate_state(self.state, self._stored_version)
                 self._bolt.init_state(self.state)
         except (Exception, SystemExit) as error:  # user code
             raise ReplayFailedError(
@@ -242,6 +253,7 @@ class ReplayTask:
         self.counts.changed = int(bool(self._attributes.changed))
         if self.state is not None:
             self.counts.floats = self.state.count_of(float, Decimal)
+            self.counts.scanned = self.state.scanned
         try:
             self._bolt.cleanup()
         except (Exception, SystemExit) as error:  # user code

@@ -23,6 +23,7 @@ from sparkstorm.executor.windowed_runner import Patience
 from sparkstorm.model.topology import WATERMARK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.replay.savepoints import Begun
 from sparkstorm.replay.tasks.arrival_order import FoldProbe, WatchedRunner
 from sparkstorm.replay.tasks.task import ClockedEmitter, ReplayTask, TaskMode, TickSchedule
 from sparkstorm.windowing.settings import TimeSettings
@@ -63,6 +64,11 @@ class WindowTask(ReplayTask):
         if isinstance(bolt, FoldingBolt) and times.settings.is_event_time and not getattr(bolt, "order_insensitive", False):
             self._probe = FoldProbe(bolt, codec)
         self._one_by_one = mode.is_timed and (isinstance(bolt, TimedBolt) or not times.settings.is_event_time)
+
+    def resume(self, begun: Begun) -> None:
+        """Continue windows, timers and clocks of a checkpoint."""
+        super().resume(begun)
+        self.load_times(begun.windows)
 
     def _make_runner(self) -> Any:
         assert isinstance(self._bolt, WindowedBolt | TimedBolt) and self.state is not None
