@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Any, TypedDict
 
-from sparkstorm.api.columns import arrow_type, fitting_types
+from sparkstorm.api.columns import arrow_type
 from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import TransactionalSink
+from sparkstorm.api.value_columns import declared_array, fitting_types
 from sparkstorm.connectors.file_folders import absolute, file_system, raise_lasting
 from sparkstorm.connectors.patience import plain_name
 from sparkstorm.errors import InvalidConfigError, StoreInconsistentError
@@ -156,6 +157,11 @@ class FileSink(TransactionalSink):
         with self._speaking():
             self._recover(epoch)
 
+    def last_epoch(self) -> int | None:
+        """Read the epoch in the name of the newest file: a file that took later ones in keeps its name."""
+        number = "" if self._newest is None else self._newest[0].removeprefix(self._prefix).partition(".")[0]
+        return int(number) if number.isdecimal() else 0
+
     def _recover(self, epoch: int) -> None:
         from pyarrow import fs
 
@@ -277,7 +283,7 @@ def _batch(schema: Any, rows: Sequence[Sequence[Any]]) -> Any:
         types = fitting_types(each.type)
         if types is not None and (other := set(map(type, column)) - types - {type(None)}):
             raise ValueError(f"field '{each.name}' has values of type {other.pop().__name__}, but the column is {each.type}")
-        arrays.append(pa.array(column, each.type))
+        arrays.append(declared_array(column, each.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -286,7 +292,7 @@ def _check_of(name: str, kind: Any) -> Callable[[Any], None]:
     import pyarrow as pa
 
     types = fitting_types(kind)
-    if types is None:
+    if types is None or pa.types.is_decimal(kind) or pa.types.is_timestamp(kind):
         return lambda value: _convert(name, value, kind)
     if not pa.types.is_integer(kind):
         return lambda value: _check_type(name, value, types, kind)
@@ -309,8 +315,8 @@ def _convert(name: str, value: Any, kind: Any) -> None:
     import pyarrow as pa
 
     try:
-        pa.scalar(value, kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
+        declared_array([value], kind)
+    except pa.ArrowException as error:
         raise ValueError(f"field '{name}' is {value!r:.60}, but the column is {kind}: {error}") from error
 
 

@@ -6,7 +6,7 @@ import gzip
 import os
 import zlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -68,7 +68,8 @@ class Files(ReplayableSpout):
     files that grow, as `tail -F` does: a renamed file is read to its end, a truncated one from its beginning. A record that
     cannot be read goes to the stream `bad` (path, place, text, reason) and is reported.
 
-    Files are dealt to tasks by their names (`tail`: by inode). All must be readable under the same paths wherever the spout runs.
+    Files are dealt to tasks by their names (`tail`: by inode). Of those that are there, a task reads one after the other, in the
+    order of their paths or of `order(path)`. All must be readable under the same paths wherever the spout runs.
     Batches of a Parquet file go to bolts of columns as they are, each as one message.
     The position has every file that matched: keep them to some tens of thousands.
     """
@@ -85,6 +86,7 @@ class Files(ReplayableSpout):
         delimiter: str = ",",
         max_record_bytes: int = 1 << 20,
         read: Mapping[str, Sequence[int]] | None = None,
+        order: Callable[[str], Any] | None = None,
     ) -> None:
         if format not in FORMATS:
             raise InvalidConfigError(f"Files: format is {format!r}; there are {', '.join(FORMATS)}")
@@ -104,6 +106,7 @@ class Files(ReplayableSpout):
         self._format, self._follow, self._tail = format, follow or tail, tail
         self._poll_ms, self._delimiter, self._most_bytes = round(poll_secs * 1000), delimiter, max_record_bytes
         self._read = {key: list(at) for key, at in (read or {}).items()}
+        self._order = order
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Read nothing yet: positions may follow."""
@@ -170,7 +173,10 @@ class Files(ReplayableSpout):
     def _look(self) -> None:
         """Take up files that have come, and note those that are gone."""
         try:
-            found = {each.key: each for each in self._folders.find() if self._is_mine(each.key)}
+            files = self._folders.find()
+            if (order := self._order) is not None:
+                files.sort(key=lambda file: order(file.path))
+            found = {each.key: each for each in files if self._is_mine(each.key)}
         except OSError as error:
             raise_lasting(error, f"component '{self._component}', {', '.join(map(shown, self._patterns))}")
             raise

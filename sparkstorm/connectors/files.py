@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -38,17 +38,24 @@ def find_files(paths: Iterable[str | Path], pattern: str = "*") -> list[tuple[st
 class FileLines(ReplayableSpout):
     """Emits every line of its files, without the line end; message id file number * 2**40 + byte offset.
 
-    Files are dealt to tasks so that each gets about the same bytes; the files must be readable under the same paths
-    wherever the spout runs. Bytes that are not UTF-8 become U+FFFD; compressed files are not unpacked. Its position is
-    (file number, byte offset). Bolts of columns get blocks of lines (128 kB) as Arrow batches, each as one message with the id of
-    its first line. `read` says of files how many bytes are not to be read again; files that have grown or come since are read from
-    there.
+    Files are dealt to tasks so that each gets about the same bytes, and each task reads its files in the order of their
+    names, or of `order(path)`: event times that rise from file to file rise in every task. The files must be readable
+    under the same paths wherever the spout runs. Bytes that are not UTF-8 become U+FFFD; compressed files are not
+    unpacked. Its position is (file number, byte offset). Bolts of columns get blocks of lines (128 kB) as Arrow batches,
+    each as one message with the id of its first line. `read` says of files how many bytes are not to be read again; files
+    that have grown or come since are read from there.
     """
 
     outputs = ("line",)
 
-    def __init__(self, files: Sequence[tuple[str, int]], read: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        files: Sequence[tuple[str, int]],
+        read: Mapping[str, int] | None = None,
+        order: Callable[[str], Any] | None = None,
+    ) -> None:
         self._files = list(files)
+        self._order = order
         self._read = dict(read or {})
         for path, size in self._files:
             if self._read.get(path, 0) > size:
@@ -58,7 +65,7 @@ class FileLines(ReplayableSpout):
         """Take this task's share of the files."""
         self._collector = collector
         self._emits_batches = "default" in context.column_streams
-        self._mine = share(self._files, len(context.peers))[context.task_index]
+        self._mine = share(self._files, len(context.peers), self._order)[context.task_index]
         self._total = sum(size for _, size in self._mine)
         self._at = 0
         self._before = 0  # bytes of the files already done
@@ -116,7 +123,7 @@ class FileLines(ReplayableSpout):
                 raise InvalidConfigError(f"FileLines was handed {each!r:.80}, which is not bytes read by path")
             for path, size in each.items():
                 read[path] = max(size, read.get(path, 0))
-        return type(self)(self._files, read)
+        return type(self)(self._files, read, self._order)
 
     def close(self) -> None:
         """Close the file at hand."""
@@ -161,12 +168,17 @@ def batch_of_lines(block: bytes) -> RecordBatch:
     return pa.RecordBatch.from_arrays([pc.ascii_rtrim(lines, characters="\r\n")], ["line"])
 
 
-def share(files: Sequence[tuple[str, int]], tasks: int) -> list[list[tuple[str, int]]]:
-    """Deal files to tasks, largest first to the least loaded; the same on every machine."""
+def share(files: Sequence[tuple[str, int]], tasks: int, order: Callable[[str], Any] | None = None) -> list[list[tuple[str, int]]]:
+    """Deal (path, bytes) to tasks, largest first to the least loaded; each share in the order of paths, or of `order(path)`.
+
+    The same on every machine.
+    """
     shares: list[list[tuple[str, int]]] = [[] for _ in range(tasks)]
     loads = [0] * tasks
     for name, size in sorted(files, key=lambda f: (-f[1], f[0])):
         lightest = loads.index(min(loads))
         shares[lightest].append((name, size))
         loads[lightest] += size
+    for each in shares:
+        each.sort(key=lambda file: file[0] if order is None else (order(file[0]), file[0]))
     return shares

@@ -196,10 +196,10 @@ class _Handler(BaseHTTPRequestHandler):
 class HttpSink(TransactionalSink):
     """Posts rows as JSON, one request each or `batch` rows as a list, after the commit; idempotent by `Idempotency-Key`.
 
-    The key names topology, component, task, epoch and place, and is the same whenever the request is repeated. Rows are an outbox
-    in the worker's commit. Answers of 5xx, 408, 425 and 429 and lost connections are tried again (`topology.sink.patience.secs`);
-    401, 403, 404, 405, 407 and redirects end the run; rows answered otherwise than 2xx are parked. At least once for a server that
-    does not look at the key.
+    The key names topology, component, task, the store's incarnation, epoch and place, and is the same whenever the request is
+    repeated. Rows are an outbox in the worker's commit. Answers of 5xx, 408, 425 and 429 and lost connections are tried again
+    (`topology.sink.patience.secs`); 401, 403, 404, 405, 407 and redirects end the run; rows answered otherwise than 2xx are parked.
+    At least once for a server that does not look at the key.
     """
 
     def __init__(
@@ -222,6 +222,7 @@ class HttpSink(TransactionalSink):
     def open(self, conf: Conf, context: TopologyContext) -> None:
         """Connect to nothing yet."""
         self._name = f"{context.topology_id}/{context.component_id}/{context.task_index}"
+        self._incarnation = context.incarnation
         self._connection: http.client.HTTPConnection | None = None
         token = self._secret.read()
         if token and not (token.isascii() and token.isprintable()):
@@ -245,18 +246,21 @@ class HttpSink(TransactionalSink):
         self._rows.append([*self._head, list(tup.values)])
 
     def prepare(self, epoch: int) -> Any:
-        """Return the rows as outbox."""
-        return self._rows
+        """Return the rows as outbox, behind the store's incarnation: epochs of another one may have the same number."""
+        return [self._incarnation, self._rows]
 
     def commit(self, epoch: int, prepared: Any) -> None:
         """Post what was not answered yet."""
+        is_named = bool(prepared) and type(prepared[0]) is str  # else an outbox of an earlier version
+        incarnation, rows_of_epoch = prepared if is_named else ("", prepared)
+        name = f"{self._name}/{incarnation}/{epoch}" if incarnation else f"{self._name}/{epoch}"
         size = self._batch or 1
         at, self._refused = (self._done[1], self._refused) if self._done[0] == epoch else (0, [])
-        for start in range(at * size, len(prepared), size):
-            rows = prepared[start : start + size]
+        for start in range(at * size, len(rows_of_epoch), size):
+            rows = rows_of_epoch[start : start + size]
             objects = [self._json(fields, values) for _, _, _, fields, values in rows]
             body = f"[{','.join(objects)}]" if self._batch else objects[0]
-            status, text = self._post(body.encode(), f"{self._name}/{epoch}/{start}")
+            status, text = self._post(body.encode(), f"{name}/{start}")
             if status >= 500 or status in _AGAIN:
                 raise ConnectionError(f"{self._url} answers {status}: {text}")
             if status in _LASTING:

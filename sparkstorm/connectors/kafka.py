@@ -31,9 +31,10 @@ class KafkaSource(ReplayableSpout):
     Then come `key`, `topic`, `partition`, `offset` and the record's `time_ms`, for event time. What is no such JSON goes to the
     stream `bad` (place, text, reason) and is reported.
 
-    The partitions of a task are read in step by event time (the field `time`, else the record's): a record is late only if it is
-    late within its own partition. A partition at its end, or one that has brought nothing for `idle_secs`, is not waited for.
-    With `ahead_secs`, a record whose time is further ahead of this host's clock goes to `bad`.
+    The partitions of a task are read in step by event time: that of the field `time`, or what the function `time` makes of the
+    record's fields by name, in milliseconds; else the record's own. A record is late only if it is late within its own
+    partition. A partition at its end, or one that has brought nothing for `idle_secs`, is not waited for. A record on which
+    the function raises goes to `bad`; with `ahead_secs`, one whose time is further ahead of this host's clock as well.
 
     A column bolt gets batches, each one message, if the fields are numbers, texts and booleans and neither `time` nor `ahead_secs`
     is given.
@@ -57,7 +58,7 @@ class KafkaSource(ReplayableSpout):
         start: str | int = "earliest",
         lost: str = "fail",
         follow: bool = True,
-        time: str | None = None,
+        time: str | Callable[[Mapping[str, Any]], int] | None = None,
         idle_secs: float = 5.0,
         ahead_secs: float | None = None,
         options: Mapping[str, Any] | None = None,
@@ -76,11 +77,14 @@ class KafkaSource(ReplayableSpout):
         self._fields = None if fields is None else dict(fields)
         self._handed: dict[str, int] = {}
         self._binary, self._start, self._lost, self._follow = binary, start, lost, follow
-        if time is not None and time not in (self._fields or {}):
-            raise InvalidConfigError(f"KafkaSource: time names the field {time!r:.60}, which is not among the fields")
-        self._time = None if time is None else list(self._fields or {}).index(time)
-        self._idle_ms, self._ahead_ms = round(idle_secs * 1000), None if ahead_secs is None else round(ahead_secs * 1000)
         value = {"value": "binary" if binary else "string"} if self._fields is None else self._fields
+        if time is not None and not callable(time) and time not in (self._fields or {}):
+            raise InvalidConfigError(
+                f"KafkaSource: time names the field {time!r:.60}, which is not among the fields; it may be a function of the record"
+            )
+        self._time = time
+        self._names = (*value, *_META)
+        self._idle_ms, self._ahead_ms = round(idle_secs * 1000), None if ahead_secs is None else round(ahead_secs * 1000)
         self.outputs = {"default": {**value, **_META}, "bad": ["place", "text", "reason"]}
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
@@ -254,7 +258,12 @@ class KafkaSource(ReplayableSpout):
         return (*self._parse(self._absent if value is None else value), *rest)
 
     def _time_of(self, values: Sequence[Any]) -> int:
-        time_ms = values[self._time]  # type: ignore[index]
+        """Return a record's event time; ValueError for one that has none, or when the caller's function raises."""
+        record, time = dict(zip(self._names, values, strict=True)), self._time
+        try:
+            time_ms = time(record) if callable(time) else record[time or "time_ms"]
+        except Exception as error:  # user code
+            raise ValueError(f"time= raised {type(error).__name__}: {error}") from error
         if type(time_ms) is not int:
             raise ValueError(f"the time of the record is {time_ms!r:.60}, not a whole number of milliseconds")
         return time_ms

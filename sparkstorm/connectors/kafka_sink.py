@@ -93,6 +93,10 @@ class KafkaSink(TransactionalSink):
         self._speaking(self._begin_producing)
         super().recover(epoch, prepared)
 
+    def last_epoch(self) -> int | None:
+        """Read the offset that this task's transactions commit."""
+        return int(self._speaking(self._committed))
+
     def cleanup(self) -> None:
         """Let go of the connections."""
         self._drop()

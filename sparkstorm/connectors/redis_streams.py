@@ -238,11 +238,18 @@ class RedisSink(TransactionalSink):
 
     def commit(self, epoch: int, prepared: Any) -> None:
         """Append the rows, if Redis has not the epoch."""
+        flat = [cell for row in prepared for cell in (len(row), *row)]
+        self._ask("EVAL", _APPEND, 2, self._stream, self._epoch_key, f"{epoch:020d}", self._most, "", *flat)
+
+    def last_epoch(self) -> int | None:
+        """Read the epoch's number beside the stream."""
+        return int(self._ask("GET", self._epoch_key) or 0)
+
+    def _ask(self, *command: Any) -> Any:
         if self._client is None:
             self._client = connect(self._url, self._secret)
-        flat = [cell for row in prepared for cell in (len(row), *row)]
         try:
-            self._client.eval(_APPEND, 2, self._stream, self._epoch_key, f"{epoch:020d}", self._most, "", *flat)
+            return self._client.execute_command(*command)
         except redis.AuthenticationError as error:
             raise InvalidConfigError(
                 f"Redis at {self._url}: {error}; name the password's place with password_file or password_env"

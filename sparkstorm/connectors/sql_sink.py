@@ -130,6 +130,15 @@ class SqlSink(TransactionalSink):
             self._table()
         super().recover(epoch, prepared)
 
+    def last_epoch(self) -> int | None:
+        """Read this sink's row in the table of epochs."""
+        import sqlalchemy as sa
+
+        epochs = sa.table(EPOCHS, sa.column("sink"), sa.column("epoch"), schema=self._schema)
+        with self._speaking(), self._connect() as connection:
+            found = connection.execute(sa.select(epochs.c.epoch).where(epochs.c.sink == self._sink)).scalar()
+        return int(found or 0)
+
     def cleanup(self) -> None:
         """Close the connections."""
         if self._open is not None:

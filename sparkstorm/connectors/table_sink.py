@@ -86,10 +86,17 @@ class TableSink(FileSink):
                 raise InvalidConfigError(f"{self._path}: {type(self).__name__} writes no partitioned tables")
         super().recover(epoch, prepared)
 
+    def last_epoch(self) -> int | None:
+        """Read the epoch in the table's log."""
+        with self._speaking():
+            return self._last_epoch(self._newest_table())
+
     def _recover(self, epoch: int) -> None:
+        """Delete what was staged for epochs that no log names: neither the store's, which may have lost some, nor the table's."""
         from pyarrow import fs
 
         system, root = self._target()
+        epoch = max(epoch, self._last_epoch(self._newest_table()))
         for info in system.get_file_info(fs.FileSelector(root, allow_not_found=True)):
             number = info.base_name.removeprefix(self._prefix).partition(".")[0]
             if info.base_name.startswith(self._prefix) and number.isdigit() and int(number) > epoch:

@@ -222,6 +222,14 @@ def test_a_damaged_page_of_a_parquet_file_is_reported_and_the_next_file_is_read(
     assert "the file is damaged from here on" in run.collector.bad[0][3]
 
 
+def test_files_are_read_in_the_order_of_their_paths_or_of_a_key(tmp_path: Path) -> None:
+    for name, size in (("10.log", 1), ("9.log", 900), ("2.log", 20)):
+        (tmp_path / name).write_text(f"{name}\n" * size)
+    for order, wanted in ((None, ["10", "2", "9"]), (lambda path: int(Path(path).stem), ["2", "9", "10"])):
+        read = Run(Files(str(tmp_path), order=order)).steps().lines
+        assert [f"{stem}.log" for stem in wanted] == list(dict.fromkeys(read)) and len(read) == 921
+
+
 def test_new_files_are_found_and_shared_by_tasks(tmp_path: Path) -> None:
     runs = [Run(Files(str(tmp_path / "*.txt"), follow=True), index=index, tasks=3) for index in range(3)]
     found: list[str] = []

@@ -188,3 +188,25 @@ def test_a_taken_over_spout_goes_on_from_its_own_positions(tmp_path: Path) -> No
     second.restore(position)
     drain(second)
     assert (before.lines, after.lines) == (["2"], ["3", "4", "5"])
+
+
+def test_a_task_reads_its_share_in_the_order_of_names_whatever_the_sizes(tmp_path: Path) -> None:
+    """Logs by day are in the order of their times."""
+    for day, size in ((1, 300), (2, 100), (3, 900), (4, 500)):
+        (tmp_path / f"day{day}.log").write_text("".join(f"{day} {n}\n" for n in range(size)))
+    for tasks in (1, 2):
+        for index in range(tasks):
+            spout, collector = opened(find_files([tmp_path]), index, tasks)
+            drain(spout)
+            places = [(int(day), int(n)) for day, n in map(str.split, collector.lines)]
+            assert places == sorted(places)
+
+
+def test_a_share_is_read_in_the_order_of_a_key(tmp_path: Path) -> None:
+    for name in ("10.log", "9.log", "2.log"):
+        (tmp_path / name).write_text(name)
+    spout, collector = FileLines(find_files([tmp_path]), order=lambda path: int(Path(path).stem)), Collector()
+    spout.open({}, Context(0, 1), collector)  # type: ignore[arg-type]
+    drain(spout)
+    assert collector.lines == ["2.log", "9.log", "10.log"]
+    assert spout.take_over([{}])._order is spout._order

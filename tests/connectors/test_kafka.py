@@ -298,6 +298,21 @@ def test_partitions_are_read_in_step_by_event_time(kafka: KafkaServer) -> None:
     source.close()
 
 
+def test_partitions_of_text_are_read_in_step_by_what_a_function_makes_of_a_record(kafka: KafkaServer) -> None:
+    name = topic(kafka, 3)
+    for partition in range(3):
+        produce(kafka, name, [f"{t} line".encode() for t in range(partition, 3000, 3)], partition)
+    produce(kafka, name, [b"no time"], 1)
+    source = KafkaSource(kafka.address, name, time=lambda record: int(record["value"].split()[0]), follow=False)
+    bench: Any = Bench(source)  # type: ignore[arg-type]
+    bench.emit = lambda values, message_id, stream="default": bench.rows.append((stream, *values))
+    rows = bench.until(3001)
+    assert [row[1] for row in rows if row[0] == "default"] == [f"{t} line" for t in range(3000)]
+    (bad,) = [row for row in rows if row[0] == "bad"]
+    assert bad[3].startswith("time= raised ValueError: invalid literal for int()")
+    source.close()
+
+
 class Columns(ColumnBolt):
     """Emits the rows of its batches."""
 
