@@ -119,7 +119,7 @@ class Look:
         return Table(rows, "tasks")
 
     def moved_since(self, before: Look) -> Table:
-        """Executors whose slot is another one than in an earlier look."""
+        """Executors with a task whose slot is another one than in an earlier look."""
         return Table(moved(before.scene, self.scene), "moved")
 
     def _workers(self) -> dict[WorkerSlot, tuple[str, int]]:
@@ -131,9 +131,9 @@ class Look:
 
     def _beat_row(self, beat: WorkerBeat | None) -> dict[str, Any]:
         if beat is None:
-            return {"state": None, "pid": None, "launches": None, "beat_secs_ago": None}
-        ago = max(0, self.now_ms - beat.time_ms) / 1000
-        return {"state": beat.state, "pid": beat.pid, "launches": beat.launch, "beat_secs_ago": ago}
+            return {"state": None, "pid": None, "up_secs": None, "beat_secs_ago": None}
+        up, ago = (max(0, self.now_ms - since_ms) / 1000 for since_ms in (beat.start_ms, beat.time_ms))
+        return {"state": beat.state, "pid": beat.pid, "up_secs": up, "beat_secs_ago": ago}
 
 
 def _own_part(known: KnownTopology) -> KnownTopology:

@@ -10,7 +10,7 @@ from html import escape
 
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.notebook.svg import FAINT, INK, LINE, LOST, PALETTE, PAPER, Svg, cut, document, text
-from sparkstorm.scheduling.laboratory import Scene
+from sparkstorm.scheduling.laboratory import Scene, former_slots
 from sparkstorm.scheduling.records import SupervisorView, TopologyView
 
 _SYSTEM = "#9a9a9a"
@@ -130,7 +130,7 @@ def _squares(scene: Scene, before: Scene | None) -> dict[WorkerSlot, tuple[str, 
         old = before.assignments.get(topology.id, {}) if before else {}
         for executor, slot in sorted(scene.assignments.get(topology.id, {}).items()):
             component = topology.component_by_executor.get(executor, "?")
-            moved = before is not None and old.get(executor) != slot
+            moved = before is not None and former_slots(executor, old) != {slot}
             found.setdefault(slot, (topology.name, []))[1].append((executor, component, moved))
     for _, squares in found.values():
         squares.sort(key=lambda square: (square[1], square[0]))

@@ -21,6 +21,8 @@ def test_a_look_has_every_supervisor_slot_executor_and_task() -> None:
     assert look.topologies().rows[0]["workers"] == 4
     slots = look.slots()
     assert len(slots) == 6 and slots.column("state").count("RUNNING") == 4
+    up_secs = {str(slot): (look.now_ms - beat.start_ms) / 1000 for slot, beat in look.beat_by_slot().items()}
+    assert {row["slot"]: row["up_secs"] for row in slots.rows if row["state"]} == up_secs
     assert sorted(look.executors().column("executor")) == sorted(map(str, bench.slots(topology_id)))
     assert look.tasks().column("task") == list(range(1, 14)) and None not in look.tasks().column("slot")
     assert "RUNNING" in look.picture(title="now").text
@@ -41,6 +43,26 @@ def test_two_looks_tell_what_moved_and_who_is_gone() -> None:
     later = inspector.look()
     assert lost not in later.supervisors().column("supervisor")
     assert ">gone<" in later.picture(after).text
+
+
+def test_an_executor_that_is_new_but_whose_tasks_stay_has_not_moved() -> None:
+    bench = Bench(nodes=3)
+    topology_id = bench.submit(topology__workers=2)
+    inspector = inspector_of(bench)
+    bench.service.rebalance("wc", RebalanceOptions(executors_by_component={"count": 1}), wait_secs=0)
+    bench.advance(2)
+    before, was = inspector.look(), slots_of_tasks(bench, topology_id)
+    bench.service.rebalance("wc", RebalanceOptions(executors_by_component={"count": 4}), wait_secs=0)
+    bench.advance(2)
+    after, now = inspector.look(), slots_of_tasks(bench, topology_id)
+    moved_tasks = {task for task in now if now[task] != was[task]}
+    moved = {row["executor"] for row in after.moved_since(before).rows}
+    assert moved == {str(each) for each in bench.slots(topology_id) if moved_tasks & set(each.tasks)}
+    assert after.picture(before).text.count("(moved)") == len(moved)
+
+
+def slots_of_tasks(bench: Bench, topology_id: str) -> dict[int, WorkerSlot]:
+    return {task: slot for executor, slot in bench.slots(topology_id).items() for task in executor.tasks}
 
 
 def test_a_slot_that_is_assigned_though_nobody_offers_it_is_in_the_table() -> None:
