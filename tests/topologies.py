@@ -1,9 +1,12 @@
-"""Word count for tests: the bolts and the topology that many of them need."""
+"""Word count and a log for tests: the components and the topology that many of them need."""
 
 from __future__ import annotations
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, StatefulBolt, TopologyBuilder, Tuple
+from typing import Any
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, ReplayableSpout, Spout, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.model.topology import Topology
+from sparkstorm.testing import Shared
 
 
 class Split(BasicBolt):
@@ -30,3 +33,28 @@ def word_count(lines: Spout, spouts: int = 1, splits: int = 2, counts: int = 2, 
     builder.set_bolt("split", Split(), splits).shuffle_grouping("lines")
     builder.set_bolt("count", count or Count(), counts).fields_grouping("split", "word")
     return builder.build()
+
+
+class Log(ReplayableSpout):
+    """Reads a log, which keeps every number, from its stored position."""
+
+    def __init__(self, numbers: Shared[list[int]], field: str = "number") -> None:
+        self.shared = numbers
+        self.outputs = (field,)
+
+    def open(self, conf: Any, context: Any, collector: Any) -> None:
+        self.collector, self.at = collector, 0
+
+    def next_tuple(self) -> None:
+        if self.at < len(self.shared.value):
+            self.collector.emit([self.shared.value[self.at]], self.at)
+            self.at += 1
+
+    def is_exhausted(self) -> bool:
+        return self.at >= len(self.shared.value)
+
+    def snapshot(self) -> Any:
+        return self.at
+
+    def restore(self, position: Any) -> None:
+        self.at = position

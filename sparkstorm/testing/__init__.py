@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Nothing,
         PoisonBolt,
         SlowBolt,
+        TargetSink,
     )
     from sparkstorm.testing.determinism import Finding, NondeterminismError, check_deterministic, find_nondeterminism
     from sparkstorm.testing.in_process_worker import die
@@ -39,6 +40,7 @@ _MODULES = {
         "Nothing",
         "PoisonBolt",
         "SlowBolt",
+        "TargetSink",
     ],
     "sparkstorm.testing.determinism": ["Finding", "NondeterminismError", "check_deterministic", "find_nondeterminism"],
     "sparkstorm.testing.in_process_worker": ["die"],
@@ -70,6 +72,7 @@ __all__ = [
     "SimulationError",
     "SlowBolt",
     "Subject",
+    "TargetSink",
     "check_deterministic",
     "complete_topology",
     "die",

@@ -7,14 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkstorm.api.components import Spout
-from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.errors import InvalidTopologyError, WorkerFailedError
 from sparkstorm.executor.state import merged_states
 from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.topology import Component, Grouping, Subscription, Topology
 from sparkstorm.testing.components import CaptureBolt, FeederSpout, fed
 from sparkstorm.testing.local_cluster import LocalCluster
 
 Rows = Sequence[Sequence[Any]]
+# Rows that fail are what such a test is about, however many: none may pause the topology.
+_CONF = {"topology.failure.pause.share": "never"}
 _CAPTURE = "capture-of-complete-topology"
 
 
@@ -34,16 +37,20 @@ class Completed:
 
     def values(self, component: str, stream: str = "default") -> list[tuple[Any, ...]]:
         """Return the rows that a component emitted on a stream; KeyError if there is no such component."""
+        self._require(component)
+        return self.capture.values_of(component, stream)
+
+    def _require(self, component: str) -> None:
         if component not in self.components:
             raise KeyError(f"there is no component '{component}', only {', '.join(sorted(self.components))}")
-        return self.capture.values_of(component, stream)
 
     def state(self, component: str) -> Mapping[Any, Any]:
         """Return the state of a stateful bolt over all tasks at the end (empty for others); ValueError as of LocalCluster.state."""
-        return merged_states(component, self.states[component])
+        return merged_states(component, self.state_by_task(component))
 
     def state_by_task(self, component: str) -> Mapping[int, Mapping[Any, Any]]:
-        """Return the state of each task of a stateful bolt at the end."""
+        """Return the state of each task of a stateful bolt at the end; KeyError if there is no such component."""
+        self._require(component)
         return self.states[component]
 
 
@@ -58,7 +65,8 @@ def complete_topology(
     """Replace spouts by given rows (tracked), run until nothing waits, and return what every component emitted and kept.
 
     After Storm's Testing.completeTopology. `sources` has the rows of a spout, or its rows by stream. A spout that is not in
-    it runs as it is and must come to an end; TimeoutError otherwise.
+    it runs as it is and must come to an end; TimeoutError otherwise. InvalidTopologyError or CodecError for a row that its stream
+    refuses, as for its width, and WorkerFailedError for any other error of a spout: its rows would be missing.
     """
     capture = CaptureBolt()
     unknown = [id for id in (sources or {}) if id not in {spout.id for spout in topology.spouts}]
@@ -68,8 +76,9 @@ def complete_topology(
         )
     feeders = {id: fed(topology.components[id].streams, rows) for id, rows in (sources or {}).items()}
     with LocalCluster(seed=seed) as cluster:
-        cluster.submit(_captured(topology, feeders, capture), conf)
+        cluster.submit(_captured(topology, feeders, capture), {**_CONF, **(conf or {})})
         cluster.run_until_idle(limit_secs)
+        _raise_spout_errors(topology, cluster.errors)
         states = {component.id: cluster.state_by_task(component.id) for component in topology}
         letters = cluster.dead_letters
     return Completed(
@@ -80,6 +89,13 @@ def complete_topology(
         {id: list(f.failed) for id, f in feeders.items()},
         letters,
     )
+
+
+def _raise_spout_errors(topology: Topology, errors: Sequence[Failure]) -> None:
+    spouts = {spout.id for spout in topology.spouts}
+    for error in errors:
+        if error.component in spouts and error.kind is FailureKind.RAISED:
+            raise WorkerFailedError(f"spout '{error.component}' (task {error.task}): {error.text}")
 
 
 def _captured(topology: Topology, feeders: Mapping[str, FeederSpout], capture: CaptureBolt) -> Topology:

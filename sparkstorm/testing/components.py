@@ -9,7 +9,9 @@ from typing import Any
 from sparkstorm.api.collector import BasicOutputCollector, SpoutOutputCollector
 from sparkstorm.api.components import BasicBolt, Conf, Outputs, ReplayableSpout, Stateful, StatefulBolt
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.state import KeyValueState
+from sparkstorm.errors import SparkStormError
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.testing.in_process_worker import die
@@ -54,6 +56,7 @@ class FeederSpout(ReplayableSpout):
         self.tracker = tracker or AckFailTracker()
         self._feed: Shared[list[tuple[Values, Any, str]]] = Shared([])
         self._is_final: Shared[bool] = Shared(False)
+        self._refused: Shared[list[SparkStormError]] = Shared([])
         self._is_tracked = is_tracked
         self._next = 0
 
@@ -67,6 +70,12 @@ class FeederSpout(ReplayableSpout):
     def finish(self) -> None:
         """End the feed: event time runs to its end, and every window fires."""
         self._is_final.value = True
+
+    def raise_refused(self) -> None:
+        """Raise the error of the first row that its stream has refused (width, type, name of the stream) since the last call."""
+        refused, self._refused.value = self._refused.value, []
+        if refused:
+            raise refused[0]
 
     @property
     def emitted(self) -> int:
@@ -102,7 +111,11 @@ class FeederSpout(ReplayableSpout):
         if self._next < len(self._feed.value):
             values, message_id, stream = self._feed.value[self._next]
             self._next += self._stride
-            self._collector.emit(values, message_id=message_id if self._is_tracked else None, stream=stream)
+            try:
+                self._collector.emit(values, message_id=message_id if self._is_tracked else None, stream=stream)
+            except SparkStormError as error:
+                self._refused.value.append(error)
+                raise
 
     def is_exhausted(self) -> bool:
         return self._next >= len(self._feed.value)
@@ -243,3 +256,40 @@ def fed(outputs: Mapping[str, Any] | Outputs, rows: Sequence[Values] | Mapping[s
             spout.feed(values, stream=stream)
     spout.finish()
     return spout
+
+
+class TargetSink(TransactionalSink):
+    """Sink whose target is kept for the test: `rows` are the tuples' values, each exactly once.
+
+    `simulate` compares them with those of a run without faults.
+    """
+
+    def __init__(self) -> None:
+        self._rows: Shared[list[tuple[Any, ...]]] = Shared([])
+        self._epochs: Shared[dict[str, int]] = Shared({})
+
+    @property
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Rows in the target, in the order in which they became visible."""
+        return self._rows.value
+
+    def open(self, conf: Conf, context: TopologyContext) -> None:
+        self._name = f"{context.topology_id}/{context.component_id}/{context.task_index}"
+        self._fresh: list[list[Any]] = []
+
+    def begin(self, epoch: int) -> None:
+        self._fresh = []
+
+    def write(self, tup: Tuple) -> None:
+        self._fresh.append(list(tup.values))
+
+    def prepare(self, epoch: int) -> Any:
+        return self._fresh
+
+    def commit(self, epoch: int, prepared: Any) -> None:
+        if self._epochs.value.get(self._name, 0) < epoch:
+            self._epochs.value[self._name] = epoch
+            self._rows.value += map(tuple, prepared)
+
+    def last_epoch(self) -> int | None:
+        return self._epochs.value.get(self._name, 0)

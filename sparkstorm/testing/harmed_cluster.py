@@ -17,11 +17,14 @@ from sparkstorm.supervisor.local import MemoryDisk
 from sparkstorm.testing.faults import Fault, Trigger
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.local_cluster import LocalCluster
+from sparkstorm.testing.sim_data import TopologyData
 from sparkstorm.testing.sim_slot import Duty, SimSlot
 from sparkstorm.testing.sim_transport import CommitFault, FaultyTransport
 from sparkstorm.testing.simulated_time import SimulatedDeath
+from sparkstorm.transport.local import LocalStore
 
 SESSION_MS = 3_000
+_YIELDS_ONE_IN = 4  # with 1 no write of Nimbus would follow another directly; with 100 hardly anything comes between
 QUICK = {
     "nimbus.task.timeout.secs": 5,
     "nimbus.task.launch.secs": 8,
@@ -219,11 +222,20 @@ class HarmedCluster(LocalCluster):
     def _on_write(self, session: FaultySession) -> str:
         if session.who == "client":
             return ""
+        if session.who == "nimbus":
+            self._step_others()
         fault = self._take(Trigger.NIMBUS_WRITE if session.who == "nimbus" else Trigger.SLOT_WRITE)
         if fault is None:
             return ""
         self._restart_ms = fault.size
         return fault.kind.name
+
+    def _step_others(self) -> None:
+        """Let slots take a turn before a write of Nimbus, now and then: they are other processes."""
+        simulation = self.simulation
+        for slot in self.slots:
+            for thread in slot.threads if simulation.random.randrange(_YIELDS_ONE_IN) == 0 else ():
+                simulation.step(thread)
 
     def _step_nimbus(self, now_ms: int) -> int | None:
         try:
@@ -393,14 +405,37 @@ class HarmedCluster(LocalCluster):
         return ""
 
     def _redis_goes_back(self, fault: Fault) -> str:
+        self._restore_later(fault.size)
+        return ""
+
+    def _redis_older(self, fault: Fault) -> str:
+        """As REDIS_GOES_BACK, by more than a tail."""
+        self._restore_later(fault.size)
+        return ""
+
+    def _redis_older_twice(self, fault: Fault) -> str:
+        """Redis is put back to the same copy twice."""
+        self._restore_later(fault.size, 2 * fault.size + 1_000)
+        return ""
+
+    def _redis_emptied(self, fault: Fault) -> str:
+        for data in self.data_plane.all().values():
+            self._restore(data, LocalStore(data.store.max_bytes, data.id).checkpoint())
+        self.wake_workers()
+        return ""
+
+    def _restore_later(self, *times_ms: int) -> None:
+        """Put the data of all topologies back to those of now, once for each of these times from now."""
         kept = [(data, data.store.checkpoint()) for data in self.data_plane.all().values()]
 
         def go_back() -> None:
             for data, checkpoint in kept:
                 if self.data_plane.all().get(data.id) is data:
-                    checkpoint["is_disk_full"] = data.store.is_disk_full
-                    data.store.restore(checkpoint)
+                    self._restore(data, checkpoint)
             self.wake_workers()
 
-        self.after(fault.size, go_back)
-        return ""
+        for ms in times_ms:
+            self.after(ms, go_back)
+
+    def _restore(self, data: TopologyData, checkpoint: dict[str, Any]) -> None:
+        data.store.restore({**checkpoint, "is_disk_full": data.store.is_disk_full})

@@ -168,6 +168,10 @@ class InProcessWorker:
         """End it if it still lives."""
         self.kill()
 
+    def oom_kills(self) -> int:
+        """Return none: nothing else is killed here."""
+        return 0
+
     def usage(self) -> Usage | None:
         """None: the simulation has one process for all."""
         return None
@@ -176,7 +180,7 @@ class InProcessWorker:
         """There is no log."""
         return False
 
-    def last_lines(self) -> list[str]:
+    def last_lines(self, has_crashed: bool = False) -> list[str]:
         """There is no log."""
         return []
 

@@ -2,12 +2,57 @@
 
 from __future__ import annotations
 
+from sparkstorm.model.tuples import Roots, each_root
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.testing.components import FeederSpout
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.local_cluster import LocalCluster
 from sparkstorm.testing.sim_data import TopologyData
+from sparkstorm.transport.frames import ROWS, RowFrame, decode, kind_of
+from sparkstorm.transport.local import LocalStore
+from sparkstorm.worker.epoch import as_roots
 from sparkstorm.worker.progress import Progress
 from sparkstorm.worker.tasks.spout_task import SpoutTask
+
+_ROOTS_OF_HELD = 3  # their place in the record of a held input (PendingInput.encode)
+
+
+class WaitingRows:
+    """Law 4: rows of trees in a store, frame by frame, each decoded once."""
+
+    def __init__(self) -> None:
+        self._roots_by_frame: dict[bytes, list[Roots]] = {}
+
+    def require_done(self, store: LocalStore, codec: Codec, acked: set[int]) -> None:
+        """AssertionError when a row of one of these trees waits."""
+        for task, keys in store.task_keys.items() if acked else ():
+            for at, (number, frame) in enumerate(keys.stream):
+                done = keys.cursor.row if at == 0 else 0
+                waiting = acked.intersection(root for roots in self._roots(codec, frame)[done:] for root in each_root(roots))
+                assert not waiting, f"root {min(waiting)} is acked, and a row of it waits in entry {number} of task {task}"
+            for key, held in keys.held.items():
+                waiting = acked.intersection(each_root(as_roots(codec.unpack(held)[_ROOTS_OF_HELD])))
+                assert not waiting, f"root {min(waiting)} is acked, and input {key} of it is held by task {task}"
+
+    def _roots(self, codec: Codec, frame: bytes) -> list[Roots]:
+        """Return the roots of a frame's rows; none for messages to ackers and spouts."""
+        found = self._roots_by_frame.get(frame)
+        if found is None:
+            decoded = decode(codec, frame) if kind_of(frame) == ROWS else None
+            found = self._roots_by_frame[frame] = _by_row(decoded) if isinstance(decoded, RowFrame) else []
+        return found
+
+
+def acked_roots(spout: SpoutTask) -> set[int]:
+    """Return the roots of a spout task that are acked and whose callbacks are still to come."""
+    return {root for root, _, failure in spout.pending.snapshot()[1] if not failure}
+
+
+def _by_row(frame: RowFrame) -> list[Roots]:
+    """Return the roots of each row; those of a batch are by run."""
+    if frame.batch is None:
+        return list(frame.roots)
+    return [roots for roots, length in zip(frame.roots, frame.lengths, strict=True) for _ in range(length)]
 
 
 class Invariants:
@@ -17,12 +62,14 @@ class Invariants:
     2. A root is in exactly one place: open at one spout task, or settled there, never both, never at two.
     3. What a feeder has emitted is open, acked or failed: nothing is lost, nothing is counted twice. (Not where nothing is
        tracked: under at-most-once.)
+    4. When a tree is acked, no row of it waits: neither in a stream behind its task's cursor nor as a held input.
     """
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
         self._decoded: dict[str, tuple[bytes, Progress]] = {}
         self._seen: dict[str, tuple[int, int, int]] = {}
+        self._rows = WaitingRows()
         self.checks = 0
 
     def __call__(self) -> None:
@@ -41,7 +88,7 @@ class Invariants:
     def _check(self, data: TopologyData) -> None:
         processes = [slot.process for slot in self._cluster.slots if slot.process is not None]
         live = [process for process in processes if process.data is data and self._is_settled(process)]
-        self._check_roots(live)
+        self._rows.require_done(data.store, data.codec, self._check_roots(live))
         for process in live:
             assert process.worker is not None
             for task, spout in process.worker.crew.spouts.items():
@@ -59,7 +106,9 @@ class Invariants:
             and worker.commits == (store.generation, store.seq_by_owner.get(process.place, 0))
         )
 
-    def _check_roots(self, live: list[InProcessWorker]) -> None:
+    def _check_roots(self, live: list[InProcessWorker]) -> set[int]:
+        """Return the roots that are acked and whose callbacks are still to come."""
+        acked: set[int] = set()
         owner_by_root: dict[int, int] = {}
         for process in live:
             assert process.worker is not None
@@ -68,6 +117,8 @@ class Invariants:
                 for root, *_ in [*opened, *settled]:
                     assert root not in owner_by_root, f"root {root} is at tasks {owner_by_root[root]} and {task}"
                     owner_by_root[root] = task
+                acked |= acked_roots(spout)
+        return acked
 
     def _check_feeder(self, data: TopologyData, task: int, spout: SpoutTask) -> None:
         if data.has_inherited or not isinstance(spout.spout, FeederSpout):

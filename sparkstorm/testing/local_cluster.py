@@ -23,7 +23,7 @@ from sparkstorm.cluster.base import StateStore
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.config import merge
-from sparkstorm.errors import CheckpointError, NotAliveError, StoreUnavailableError
+from sparkstorm.errors import CheckpointError, NotAliveError, StoreUnavailableError, TopologyPausedError
 from sparkstorm.executor.state import merged_states
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure, FailureGroup, group_failures
@@ -33,6 +33,7 @@ from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.scheduling.per_topology import chosen_scheduler
 from sparkstorm.supervisor.local import MemoryDisk
+from sparkstorm.testing.components import FeederSpout
 from sparkstorm.testing.in_process_worker import MakeTransport
 from sparkstorm.testing.local_topology import LocalTopology
 from sparkstorm.testing.sim_data import DataPlane
@@ -282,7 +283,9 @@ class LocalCluster:
     def run_until_idle(self, limit_secs: float = _LIMIT_SECS, limit_steps: int = _LIMIT_STEPS) -> None:
         """Run until every tree is done and nothing waits; TimeoutError lists what still waits.
 
-        If a worker cannot be started again, its error is raised.
+        If a worker cannot be started again, its error is raised, and so is that of a row that a FeederSpout was given and its
+        stream refuses; TopologyPausedError if most inputs of a bolt fail
+        (topology.failure.pause.share).
 
         Time advances as far as needed (retries, time-outs), at most by `limit_secs` of simulated time.
         """
@@ -298,7 +301,15 @@ class LocalCluster:
                 limits = f"{limit_secs:g} simulated seconds or {limit_steps} steps"
                 raise TimeoutError(f"not idle after {limits}: {self._complaint()}")
             if not did:
+                self._raise_paused()
                 self.simulation.leap(until_ms)
+
+    def _raise_paused(self) -> None:
+        """Raise TopologyPausedError when most inputs of a component have failed: nothing more will come of waiting."""
+        for slot in self.slots:
+            worker = slot.process.run.worker if slot.process is not None and slot.process.run is not None else None
+            if worker is not None and (sentences := worker.summary().get("paused")):
+                raise TopologyPausedError(sentences[0])
 
     def run_until(self, condition: Callable[[], bool], timeout_secs: float = 60.0) -> None:
         """Run until a condition holds; TimeoutError after `timeout_secs` of real time (for components with threads)."""
@@ -320,11 +331,14 @@ class LocalCluster:
         return True
 
     def _raise_failure(self) -> None:
-        """Raise what a worker has died of, when every other start would come to the same end."""
+        """Raise what a worker has died of, when every other start would come to the same end, or of a fed row that is refused."""
         for data in self.data_plane.all().values():
             if data.failure is not None and not self._is_lively:
                 failure, data.failure = data.failure, None
                 raise failure
+        for spout in [spout.instance for topology in self._submitted for spout in topology.spouts]:
+            if isinstance(spout, FeederSpout):
+                spout.raise_refused()
 
     def wake_workers(self) -> None:
         """Step every worker at the next opportunity."""

@@ -20,6 +20,7 @@ from sparkstorm.testing.sim_slot import SimSlot
 from sparkstorm.testing.sim_transport import Arrivals
 from sparkstorm.transport.local import LocalReader, LocalStore
 from sparkstorm.worker.progress import Progress, TaskCounts, merge
+from sparkstorm.worker.tasks.bolt_task import BoltTask
 
 _GAUGES = {"component", "token", "is_exhausted", "is_waiting", "total", "done"}
 _SUMMED = [field.name for field in fields(TaskCounts) if field.name not in _GAUGES]
@@ -145,6 +146,12 @@ class LocalTopology:
         ]
 
 
+def _inputs_of(bolt: BoltTask) -> str:
+    held = len(bolt.held) - len(bolt.retries)
+    name = f"{bolt.component}#{bolt.task}"
+    return f"{held} inputs of {name} that it has neither acked nor failed" if held > 0 else f"inputs of {name}"
+
+
 def _waiting_in(slot: SimSlot) -> list[str]:
     """Return what is open in a slot's worker, a phrase each."""
     worker = slot.worker
@@ -154,5 +161,5 @@ def _waiting_in(slot: SimSlot) -> list[str]:
     crew = worker.crew
     found = [] if worker.is_settled else [f"a commit of {slot.slot}"]
     found += [f"{len(s.pending)} trees of {s.component}#{t}" for t, s in crew.spouts.items() if not s.pending.idle]
-    found += [f"inputs of {b.component}#{t}" for t, b in crew.bolts.items() if b.is_waiting]
+    found += [_inputs_of(bolt) for bolt in crew.bolts.values() if bolt.is_waiting]
     return found + [f"frames for task {t}" for t, inbox in crew.inboxes.items() if inbox.chunks]

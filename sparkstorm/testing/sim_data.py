@@ -20,7 +20,7 @@ class TopologyData:
 
     def __init__(self, topology_id: str, max_bytes: int | None = None) -> None:
         self.id = topology_id
-        self.store = LocalStore(max_bytes)
+        self.store = LocalStore(max_bytes, topology_id)
         self.arrivals = Arrivals(self.store)
         self.errors: list[Failure] = []
         self.failure: Exception | None = None  # of a worker, that another start would find again
@@ -71,6 +71,11 @@ class DataPlane:
         if data is not None:
             LocalReader(data.store).delete()
 
+    def unended(self) -> dict[str, int]:
+        """Count the tasks of each topology that workers have claimed and that has not ended."""
+        found = {each: sum(bool(keys.fence) for keys in data.store.task_keys.values()) for each, data in self._by_id.items()}
+        return {each: claimed for each, claimed in found.items() if claimed and each not in self._ended}
+
     def hand_over(self, old_id: str, new_id: str) -> None:
         """Give streams, cursors, journals and held inputs to the successor; what belongs to processes is dropped."""
         self._ends.append(lambda: self.hand_over(old_id, new_id))
@@ -85,6 +90,8 @@ class DataPlane:
         new.store.dead_letters += old.store.dead_letters
         new.store.letters_so_far = old.store.letters_so_far
         new.store.quarantine += old.store.quarantine
+        new.store.follow(old.store)
+        new.errors[:0] = old.errors
         new.arrivals.follow(old.arrivals)
         new.has_inherited = True
         old.store.dead_letters, old.store.letters_so_far = [], 0

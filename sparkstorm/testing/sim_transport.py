@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from sparkstorm.errors import StoreFullError
 from sparkstorm.testing.simulated_time import SimulatedDeath, WorkerClock
-from sparkstorm.transport.base import Claim, Commit, Entry, Pressure
+from sparkstorm.transport.base import Claim, Commit, Entry, Expected, Pressure
 from sparkstorm.transport.local import LocalStore, LocalTransport
 
 
@@ -65,8 +65,8 @@ class SimTransport(LocalTransport):
         self.arrivals = arrivals
         self.clock = clock
 
-    def claim(self, owner: str, token_by_task: Mapping[int, int]) -> Claim:
-        found = super().claim(owner, token_by_task)
+    def claim(self, owner: str, token_by_task: Mapping[int, int], expected: Expected | None = None) -> Claim:
+        found = super().claim(owner, token_by_task, expected)
         self.arrivals.note_claim(token_by_task)
         return found
 

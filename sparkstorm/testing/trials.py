@@ -154,7 +154,9 @@ def _reference(subject: Subject) -> Reference:
     scale = Scale(DURATION_MS, count[Trigger.COMMIT], count[Trigger.NIMBUS_WRITE], count[Trigger.SLOT_WRITE])
     one, other = (trial.final_states for trial in trials)
     same = {component: state for component, state in one.items() if state == other[component]}
-    return Reference(same, trials[0].num_dead_letters, scale, tuple(sorted(one.keys() - same.keys())))
+    uncompared = tuple(sorted(one.keys() - same.keys()))
+    first = trials[0]
+    return Reference(same, first.num_dead_letters, scale, first.targets(), uncompared, first.failed)
 
 
 # -- many processes ------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.api.state import KeyValueState
+from sparkstorm.client.dead_letters import StoredLetters
 from sparkstorm.errors import (
     FailedAssignTopologyError,
     IllegalTransitionError,
@@ -20,14 +21,16 @@ from sparkstorm.errors import (
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import MASTER, Topology
-from sparkstorm.model.upgrade import UpgradeOptions
+from sparkstorm.model.upgrade import UpgradeOptions, UpgradeState
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.testing.sim_slot import SimSlot
-from tests.nimbus.fuses import Fuse
+from sparkstorm.transport.local import LocalReader
+from tests.nimbus.fuses import WRITES, Fuse
 
 WORKERS = 4
 NEVER = 10**9
 CONF = {"topology.workers": WORKERS, "topology.acker.executors": 2}
+MASTERED: dict[str, Any] = {"topology__master__single__worker": True, "topology__scheduler": "jstorm"}
 
 
 class Tag(BasicBolt):
@@ -261,6 +264,19 @@ def test_an_upgrade_whose_code_fails_tuples_takes_itself_back_and_loses_nothing(
         assert bench.counts().keys() == {"old", "new"} and not bench.cluster.dead_letters
 
 
+def test_a_rollback_names_the_code_by_which_its_dead_letters_are_found() -> None:
+    with Bench(topology__max__retries=0) as bench:
+        bench.upgrade(topology(bench.spout, "new", fails_every=10), component="tag", worker__num=1, rollback__min__executed=100)
+        bench.run(lambda: bench.status() is TopologyStatus.ROLLBACK, 600)
+        bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
+        (error,) = bench.state.read_errors(bench.id, MASTER)
+        letters = bench.cluster.dead_letters
+        assert letters and {each.failure.code_version for each in letters} == {error.code_version}
+        view = bench.cluster.topology()
+        stored = StoredLetters(view.id, LocalReader(view.store), dict, lambda: TopologyStatus.ACTIVE, lambda: None)
+        assert stored.count_of(error.code_version) == len(letters) and stored.count_of("other") == 0
+
+
 def test_a_state_in_another_form_is_refused_unless_forced_and_then_handed_on() -> None:
     with Bench() as bench:
         bench.cluster.advance(2)
@@ -312,6 +328,31 @@ def test_a_migration_that_raises_is_named_with_both_versions_and_the_upgrade_tak
         assert bench.counts().keys() == {"old"}
 
 
+class TagUnprepared(Tag):
+    """Cannot be prepared."""
+
+    def prepare(self, conf: Mapping[str, Any], context: Any) -> None:
+        raise LookupError("the model is not there")
+
+
+@pytest.mark.parametrize("has_master", [False, True], ids=["handled by Nimbus", "handled by a master"])
+def test_code_that_raises_in_prepare_is_taken_back_with_its_cause_and_kept_as_an_error(has_master: bool) -> None:
+    with Bench(**(MASTERED if has_master else {})) as bench:
+        builder = TopologyBuilder()
+        builder.set_spout("words", bench.spout)
+        builder.set_bolt("tag", TagUnprepared("new"), 4).shuffle_grouping("words")
+        builder.set_bolt("count", Count(), 3).fields_grouping("tag", "word")
+        bench.upgrade(builder.build(), component="tag", worker__num=1)
+        bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
+        (back,) = bench.state.read_errors(bench.id, MASTER)
+        assert "could not be prepared: LookupError: the model is not there (test_gray_upgrade.py, line" in back.text
+        kept = bench.state.read_errors(bench.id, "tag")[0]
+        assert kept.text.startswith("could not be prepared: LookupError: the model is not there (test_gray_upgrade.py, line")
+        assert "in prepare" in kept.traceback and kept.worker and kept.code_version != bench.state.read_base(bench.id).code_key
+        bench.feed()
+        assert bench.counts().keys() == {"old"}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -353,7 +394,7 @@ def test_requests_that_do_not_fit_are_refused_in_words() -> None:
     """S0.4, S0.6, S0.18, S0.19."""
     with Bench() as bench:
         service = bench.service
-        with pytest.raises(InvalidConfigError, match=r"no workers are chosen; set topology\.upgrade\.workers"):
+        with pytest.raises(InvalidConfigError, match=r"no workers are chosen for this batch; give --num N"):
             bench.upgrade()
         with pytest.raises(FailedAssignTopologyError, match="there is no worker node-9:1 to upgrade"):
             bench.upgrade(workers=["node-9:1"])
@@ -364,7 +405,7 @@ def test_requests_that_do_not_fit_are_refused_in_words() -> None:
         with pytest.raises(NotAliveError):
             service.complete_upgrade("nobody")
         service.deactivate("test")
-        with pytest.raises(IllegalTransitionError, match="is INACTIVE: upgrade does not apply"):
+        with pytest.raises(IllegalTransitionError, match="is INACTIVE: upgrade start does not apply"):
             bench.upgrade(worker__num=1)
         service.activate("test")
         bench.upgrade(worker__num=1)
@@ -477,8 +518,6 @@ def doomed(bench: Bench, which: int, is_written: bool) -> tuple[SimSlot, Doomed]
 
 # -- topology master -----------------------------------------------------------------------------------------------
 
-MASTERED: dict[str, Any] = {"topology__master__single__worker": True, "topology__scheduler": "jstorm"}
-
 
 def master_slot(bench: Bench) -> int:
     topology = bench.cluster.topology()
@@ -557,6 +596,27 @@ def test_a_master_that_dies_at_any_write_harms_no_upgrade(is_written: bool) -> N
     assert at > 2
 
 
+def test_a_worker_of_the_former_code_that_does_not_end_is_fenced_off_by_its_successor() -> None:
+    """S0.26: the assignment raises the fences of the workers that it gives other code.
+
+    A launch raises them too, but its number comes from the slot's disk and clock, which may both go back.
+    """
+    with Bench() as bench:
+        victim = bench.cluster.topology().workers[0]
+        former = victim.process
+        assert former is not None and former.spec is not None
+        before = {each.executor: each.placed_version for each in former.spec.executors}
+        bench.upgrade(workers=[str(victim.slot)])
+        zombie = victim.disown()  # goes on with the former code beside the new worker
+        assert zombie is former
+        bench.run(lambda: bench.rests(1))
+        now = victim.process
+        assert now is not None and now is not former and now.spec is not None
+        assert all(each.placed_version > before[each.executor] for each in now.spec.executors)
+        assert zombie.is_fenced
+        bench.counts()
+
+
 class Tight(LocalCluster):
     """A cluster without a slot to spare."""
 
@@ -583,3 +643,84 @@ def test_an_upgraded_worker_that_had_no_place_for_a_while_comes_back_with_the_ne
         assert bench.new_workers() == set() and bench.state.read_upgrade(bench.id) is None
         bench.feed()
         assert bench.counts().keys() == {"old", "new"}
+
+
+def test_ten_upgrades_in_a_row_with_one_bad_in_the_middle_and_a_master_of_its_own_worker() -> None:
+    """The handler lives in the master's slot over all of them: an upgrade is judged by what its own workers did."""
+    more: dict[str, Any] = {**MASTERED, "topology__max__retries": 50, "topology__retry__backoff__ms": 1}
+    with Bench(**more) as bench:
+        ends = [upgrade_all(bench, f"code {n}", fails_every=10 if n == BAD else 0) for n in range(10)]
+        assert [n for n, text in enumerate(ends) if text] == [BAD], ends
+        assert "component 'tag' fails" in ends[BAD] and "% of its tuples in upgraded workers, 0.00 % in the others" in ends[BAD]
+        assert {f"code {n}" for n in range(10)} | {"old"} == bench.counts().keys()
+        assert not bench.cluster.dead_letters
+
+
+BAD = 5
+"""Number of the upgrade whose code fails one tuple in ten."""
+
+
+def upgrade_all(bench: Bench, code: str, fails_every: int) -> str:
+    """Upgrade one worker, then the others, and return why it was taken back; an empty text when it was not."""
+    before = bench.state.read_errors(bench.id, MASTER)
+    bench.upgrade(topology(bench.spout, code, fails_every), component="tag", worker__num=1, rollback__min__executed=100)
+    bench.run(lambda: bench.rests(1) or bench.status() is not TopologyStatus.UPGRADING)
+    if fails_every:
+        bench.run(lambda: bench.status() is TopologyStatus.ROLLBACK, 600)
+    elif bench.status() is TopologyStatus.UPGRADING:
+        bench.service.continue_upgrade("test", UpgradeOptions(worker_num=9))
+    bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
+    bench.run(bench.cluster.topology().is_placed)
+    bench.feed()
+    return "".join(error.text for error in bench.state.read_errors(bench.id, MASTER) if error not in before)
+
+
+class Interleaved(LocalCluster):
+    """A cluster in which every slot takes a turn before each write of Nimbus."""
+
+    def open_session(self, who: str) -> Any:
+        store = super().open_session(who)
+        return Yielding(store, self.step_slots) if who == "nimbus" else store
+
+    def step_slots(self) -> None:
+        """Step the threads of every slot once."""
+        for slot in self.slots:
+            for thread in slot.threads:
+                self.simulation.step(thread)
+
+
+class Yielding:
+    """A session that lets others do something before each of its writes."""
+
+    def __init__(self, inner: Any, others: Callable[[], None]) -> None:
+        self._inner, self._others = inner, others
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if name not in WRITES:
+            return found
+
+        def write(*arguments: Any, **options: Any) -> Any:
+            self._others()
+            return found(*arguments, **options)
+
+        return write
+
+
+@pytest.mark.parametrize("has_master", [False, True], ids=["handled by Nimbus", "handled by a master"])
+@pytest.mark.parametrize("end", ["complete", "all upgraded", "rollback"])
+def test_nothing_stays_under_an_upgrade_that_is_over(end: str, has_master: bool) -> None:
+    """S0.29: a slot may list its worker among the upgraded between two of Nimbus's writes."""
+    with Bench(make=Interleaved, **(MASTERED if has_master else {})) as bench:
+        bench.upgrade(worker__num=2)
+        bench.run(lambda: bench.rests(1))
+        if end == "complete":
+            bench.service.complete_upgrade("test")
+        elif end == "rollback":
+            bench.service.roll_back_upgrade("test")
+        else:
+            bench.service.continue_upgrade("test", UpgradeOptions(worker_num=9))
+        bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
+        bench.cluster.advance(5)
+        assert bench.state.upgrade_state(bench.id) == UpgradeState(None)
+        bench.counts()

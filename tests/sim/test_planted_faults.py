@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
 
+from sparkstorm.acking.batch import Settled
+from sparkstorm.cluster import paths
+from sparkstorm.cluster.gray_upgrade_state import GrayUpgradeState
 from sparkstorm.errors import StoreFullError
+from sparkstorm.model.assignment import WorkerCode, WorkerSlot
+from sparkstorm.model.upgrade import code_text
 from sparkstorm.nimbus.requests import RequestDuty
 from sparkstorm.supervisor.slot import Slot
 from sparkstorm.supervisor.supervisor import Supervisor
 from sparkstorm.testing import SimulationError, harmed_cluster, simulate
 from sparkstorm.testing.sim_transport import FaultyTransport
-from sparkstorm.transport.base import Commit, Pressure
+from sparkstorm.transport.base import Commit, Entry, Pressure
+from sparkstorm.worker.tasks.inbox import Chunk, Inbox
+from sparkstorm.worker.tasks.spout_task import SpoutTask
 from sparkstorm.worker.worker import Worker
 from tests.sim.topologies import subject
 
@@ -92,11 +99,11 @@ def slot_that_never_wakes_a_worker(patch: pytest.MonkeyPatch) -> None:
 
     def not_again(self: Slot) -> None:
         child, wish = self._child, self._sync.wish
-        if child is None or wish is None or (child.process.pid in rested and wish.status == "ACTIVE"):
+        if child is None or wish is None or (child.process.pid in rested and wish.order.status == "ACTIVE"):
             return
-        was_active = child.status == "ACTIVE"
+        was_active = child.order.status == "ACTIVE"
         pass_status(self)
-        if was_active and child.status == "INACTIVE":
+        if was_active and child.order.status == "INACTIVE":
             rested.add(child.process.pid)
 
     patch.setattr(Slot, "_pass_status", not_again)
@@ -127,6 +134,77 @@ def nimbus_that_forgets_what_another_accepted(patch: pytest.MonkeyPatch) -> None
     patch.setattr(RequestDuty, "_serve", own_only)
 
 
+def upgrade_that_removes_the_children_before_the_record(patch: pytest.MonkeyPatch) -> None:
+    """A slot lists its worker again between Nimbus's writes, and nobody looks again."""
+
+    def write_upgraded(self: GrayUpgradeState, topology_id: str, slot: WorkerSlot, code: WorkerCode) -> None:
+        self.store.put(paths.under(paths.upgraded_workers(topology_id), str(slot)), code_text(code).encode())
+        self.store.delete(paths.under(paths.upgrading_workers(topology_id), str(slot)))
+
+    def clear_upgrade(self: GrayUpgradeState, topology_id: str) -> None:
+        for folder in (paths.upgrading_workers(topology_id), paths.upgraded_workers(topology_id)):
+            for name in self.store.children(folder):
+                self.store.delete(f"{folder}/{name}")
+        self.store.put(paths.gray_upgrade(topology_id), b"")
+
+    patch.setattr(GrayUpgradeState, "write_upgraded", write_upgraded)
+    patch.setattr(GrayUpgradeState, "clear_upgrade", clear_upgrade)
+
+
+def ledger_that_drops_verdicts_of_failures_alone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Settled, "__bool__", lambda self: bool(len(self.acked_roots)))
+
+
+def entry_that_leaves_its_trees_with_its_first_part(patch: pytest.MonkeyPatch) -> None:
+    """A tree's value is zero while later rows of the entry wait."""
+
+    def take_all(self: Chunk) -> Collection[int]:
+        if self._runs is None or self._ended:
+            return ()
+        self._ended = 1
+        return self._runs.distinct()
+
+    patch.setattr(Chunk, "take_ended", take_all)
+
+
+def inbox_that_saves_no_cursor_within_an_entry(patch: pytest.MonkeyPatch) -> None:
+    """The first rows of an entry are executed again after a death."""
+    consume = Inbox.consume
+
+    def whole_only(self: Inbox, chunk: Chunk, rows: int) -> None:
+        before = self.cursor
+        consume(self, chunk, rows)
+        if chunk.done < chunk.total:
+            self.cursor = before
+
+    patch.setattr(Inbox, "consume", whole_only)
+
+
+def inbox_that_forgets_how_many_rows_were_done(patch: pytest.MonkeyPatch) -> None:
+    """The first rows of an entry are executed again by another owner."""
+    add = Inbox.add
+
+    def from_the_first(self: Inbox, entry: Entry) -> None:
+        self._skip = 0
+        add(self, entry)
+
+    patch.setattr(Inbox, "add", from_the_first)
+
+
+def spout_that_saves_its_position_only_with_open_trees(patch: pytest.MonkeyPatch) -> None:
+    """Tuples that opened and ended their trees within an epoch are emitted again after a death."""
+    take = SpoutTask.take_position
+    patch.setattr(SpoutTask, "take_position", lambda self: take(self) if len(self.pending) else None)
+
+
+class NeverReleases(FaultyTransport):
+    """Keeps held inputs that are done."""
+
+    def commit(self, commit: Commit) -> Pressure:
+        commit.released = []
+        return super().commit(commit)
+
+
 @pytest.mark.parametrize(("plant", "name", "size", "most_faults"), [
     (transport(NoFence), "word_count", 10, 3),
     (transport(AppliesTwice), "word_count", 10, 3),
@@ -137,6 +215,10 @@ def nimbus_that_forgets_what_another_accepted(patch: pytest.MonkeyPatch) -> None
     (slot_that_never_wakes_a_worker, "word_count", 10, 3),
     (supervisor_that_registers_once, "word_count", 10, 3),
     (nimbus_that_forgets_what_another_accepted, "word_count", 10, 3),
+    (inbox_that_saves_no_cursor_within_an_entry, "wide", 6, 3),
+    (inbox_that_forgets_how_many_rows_were_done, "wide", 6, 4),
+    (spout_that_saves_its_position_only_with_open_trees, "wide", 6, 3),
+    (upgrade_that_removes_the_children_before_the_record, "word_count", 10, 3),
 ], ids=lambda value: getattr(value, "__name__", str(value)))  # fmt: skip
 def test_a_planted_fault_is_found_and_shrunk(
     plant: Plant, name: str, size: int, most_faults: int, monkeypatch: pytest.MonkeyPatch
@@ -146,3 +228,13 @@ def test_a_planted_fault_is_found_and_shrunk(
         simulate(subject(name, size), range(SEEDS))
     found = re.match(r"seed (\d+), (\d+) of \d+ faults: ", str(caught.value))
     assert found is not None and 1 <= int(found[2]) <= most_faults, str(caught.value)
+
+
+@pytest.mark.parametrize(("plant", "name", "size"), [
+    (ledger_that_drops_verdicts_of_failures_alone, "refusing", 9), (entry_that_leaves_its_trees_with_its_first_part, "wide", 6),
+    (transport(NeverReleases), "refusing", 9),
+], ids=lambda value: getattr(value, "__name__", str(value)))  # fmt: skip
+def test_a_planted_fault_is_found_without_any_other(plant: Plant, name: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    with pytest.raises(SimulationError, match=r"a run without faults fails|, 0 of "):
+        simulate(subject(name, size), range(20))

@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Stateful, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.model.topology import Topology
-from sparkstorm.testing import FeederSpout, FlakyBolt, LocalCluster, Subject
+from sparkstorm.testing import FeederSpout, FlakyBolt, LocalCluster, Subject, TargetSink
 from tests.topologies import Count, Split
 
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "and", "runs", "away", "from", "it"]
@@ -59,6 +59,21 @@ def word_count(lines: int = 24) -> Case:
     counts: Counter[str] = Counter()
     for n in range(lines):
         words = [WORDS[(n * 7 + i * 3) % len(WORDS)] for i in range(4)]
+        counts.update(words)
+        spout.feed([" ".join(words)])
+    return Case(builder.build(), spout, "count", dict(counts), lines)
+
+
+def to_target(lines: int = 16) -> Case:
+    """spout x2 -> split x2 -> sink x2 and count: the rows in the sink's target are compared."""
+    spout, builder = FeederSpout(["line"]), TopologyBuilder()
+    builder.set_spout("spout", spout, 2)
+    builder.set_bolt("split", Split(), 2).shuffle_grouping("spout")
+    builder.set_bolt("sink", TargetSink(), 2).shuffle_grouping("split")
+    builder.set_bolt("count", Count()).fields_grouping("split", "word")
+    counts: Counter[str] = Counter()
+    for n in range(lines):
+        words = [f"{WORDS[n % len(WORDS)]}-{n}", "and"]
         counts.update(words)
         spout.feed([" ".join(words)])
     return Case(builder.build(), spout, "count", dict(counts), lines)
@@ -189,8 +204,66 @@ def loop(numbers: int = 12) -> Case:
     return Case(builder.build(), spout, "sum", {"sum": wanted}, numbers)
 
 
+class Fan(BasicBolt):
+    """A hundred tuples for one: entries of many rows, which no epoch takes as a whole."""
+
+    outputs = ("number", "place")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        for place in range(100):
+            collector.emit((tup[0], place))
+
+
+class Sift(BasicBolt):
+    """Hands on one tuple in fifty, so that most parts of an entry send nothing on."""
+
+    outputs = ("number",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        if tup["place"] % 50 == 0:
+            collector.emit((tup["number"],))
+
+
+def wide(numbers: int = 12) -> Case:
+    """spout x2 -> fan -> sift x2 -> sum: large entries, consumed in parts."""
+    spout, builder = FeederSpout(["number"]), TopologyBuilder()
+    builder.set_spout("spout", spout, 2)
+    builder.set_bolt("fan", Fan()).shuffle_grouping("spout")
+    builder.set_bolt("sift", Sift(), 2).fields_grouping("fan", "number")
+    builder.set_bolt("sum", Sum()).global_grouping("sift")
+    for n in range(numbers):
+        spout.feed([n])
+    return Case(builder.build(), spout, "sum", {"sum": 2 * sum(range(numbers))}, numbers)
+
+
+class Refuse(BasicBolt):
+    """Raises on every third number, always; hands on the others."""
+
+    outputs = ("number",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        if tup[0] % 3 == 0:
+            raise ValueError(f"no {tup[0]}")
+        collector.emit((tup[0],))
+
+
+def refusing(numbers: int = 12) -> Case:
+    """spout x2 -> refuse x2 -> sum: one tuple in three is tried again, parked, and fails its tree."""
+    spout, builder = FeederSpout(["number"]), TopologyBuilder()
+    builder.set_spout("spout", spout, 2)
+    builder.set_bolt("refuse", Refuse(), 2).shuffle_grouping("spout")
+    builder.set_bolt("sum", Sum()).global_grouping("refuse")
+    for n in range(numbers):
+        spout.feed([n])
+    wanted = sum(n for n in range(numbers) if n % 3)
+    return Case(
+        builder.build(), spout, "sum", {"sum": wanted}, numbers, {"topology.max.retries": 2, "topology.retry.backoff.ms": 300}
+    )
+
+
 CASES: dict[str, Callable[..., Case]] = {
     "word_count": word_count, "fan_out_fan_in": fan_out_fan_in, "flaky": flaky, "batching": batching, "loop": loop,
+    "wide": wide, "refusing": refusing, "to_target": to_target,
 }  # fmt: skip
 
 
@@ -203,6 +276,11 @@ def subject(name: str, *size: int) -> Subject:
 def small_word_count() -> Subject:
     """Ten lines."""
     return subject("word_count", 10)
+
+
+def small_to_target() -> Subject:
+    """Ten lines."""
+    return subject("to_target", 10)
 
 
 def small_fan_out_fan_in() -> Subject:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, Stream, TopologyBuilder, Tuple
-from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.errors import CodecError, InvalidTopologyError, WorkerFailedError
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import (
     AckFailTracker,
@@ -107,6 +107,56 @@ def test_a_source_that_is_no_spout_is_named() -> None:
 def test_a_result_that_nobody_emitted_is_named() -> None:
     with pytest.raises(KeyError, match="no component 'cuont', only count, lines, split"):
         complete_topology(word_count(), {"lines": []})["cuont"]
+
+
+BAD_ROWS = [
+    ([["a", "b"]], InvalidTopologyError, r"component 'lines', stream 'default': emitted 2 values for 1 fields \(line\)"),
+    ([["good"], []], InvalidTopologyError, "emitted 0 values for 1 fields"),
+    (["text"], InvalidTopologyError, "emit needs a list of values, not 'text'"),
+    ({"other": [["a"]]}, InvalidTopologyError, "component 'lines' emitted to undeclared stream 'other'"),
+    ([[object()]], CodecError, "field 'line': a value of type object"),
+]
+
+
+@pytest.mark.parametrize(("rows", "kind", "sentence"), BAD_ROWS)
+def test_a_given_row_that_its_stream_refuses_is_raised(rows: Any, kind: type[Exception], sentence: str) -> None:
+    with pytest.raises(kind, match=sentence):
+        complete_topology(word_count(), {"lines": rows})
+
+
+@pytest.mark.parametrize(("rows", "kind", "sentence"), BAD_ROWS)
+def test_a_fed_row_that_its_stream_refuses_is_raised_once(rows: Any, kind: type[Exception], sentence: str) -> None:
+    spout = FeederSpout(["line"])
+    with LocalCluster() as cluster:
+        cluster.submit(word_count(spout))
+        for stream, values_list in (rows if isinstance(rows, dict) else {"default": rows}).items():
+            for values in values_list:
+                spout.feed(values, stream=stream)
+        with pytest.raises(kind, match=sentence):
+            cluster.run_until_idle()
+        spout.feed(["end"])
+        cluster.run_until_idle()
+        assert cluster.state("count")["end"] == 1
+
+
+def test_an_error_of_a_spout_of_ones_own_is_raised_by_complete_topology() -> None:
+    class Wide(FeederSpout):
+        def next_tuple(self) -> None:
+            if self._next < 1:
+                self._next = 1
+                self._collector.emit(("too", "wide"))
+
+    spout = Wide()
+    spout.feed(["to have something to do"])
+    with pytest.raises(WorkerFailedError, match=r"spout 'spout' \(task \d+\): .*emitted 2 values for 1 fields"):
+        complete_topology(one_bolt(spout, Nothing()))
+
+
+def test_a_state_of_no_component_is_named() -> None:
+    result = complete_topology(word_count(), {"lines": [["a"]]})
+    for read in (result.state, result.state_by_task):
+        with pytest.raises(KeyError, match="there is no component 'cuont', only count, lines, split"):
+            read("cuont")
 
 
 def test_workers_do_not_change_what_comes_out() -> None:

@@ -13,8 +13,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psycopg
-
 from sparkstorm.embedded.process import free_port
 from sparkstorm.testing.system.processes import descendants, is_gone
 
@@ -53,6 +51,8 @@ class PostgresServer:
 
     def run(self, *statements: str) -> list[Any]:
         """Run statements; the rows of the last one that has any."""
+        import psycopg  # of the extra `test`: this module is in the wheel, which does not ask for it
+
         rows: list[Any] = []
         with psycopg.connect(self._address(), autocommit=True) as connection:
             for statement in statements:
@@ -97,6 +97,8 @@ class PostgresServer:
         return f"postgresql://{_USER}:{PASSWORD}@127.0.0.1:{self.port}/postgres"
 
     def _answers(self) -> bool:
+        import psycopg
+
         try:
             return bool(self.run("SELECT 1"))
         except psycopg.OperationalError:

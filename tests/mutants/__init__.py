@@ -1,0 +1,1 @@
+"""Mutation tests of the data plane's commit path: `make mutants`."""

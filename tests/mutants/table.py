@@ -1,0 +1,146 @@
+"""Mutants: one-line changes of the commit path, each with the tests of which at least one must fail under it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """A line of a file under sparkstorm/, found once by its stripped text, what stands in its place, and the tests that see it."""
+
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+COMMITS = ("tests/worker/test_commits.py", "tests/worker/test_claimed_ackers.py")
+PARTS = ("tests/worker/test_parts.py", *COMMITS)
+ACKS = (*COMMITS, "tests/worker/test_acking.py", "tests/worker/test_acking_order.py")
+HELD = (*COMMITS, "tests/worker/test_failures.py", "tests/worker/test_delivery.py")
+JOURNAL = ("tests/worker/test_journal.py", *COMMITS)
+LEDGER = ("tests/acking/test_ledger_laws.py", "tests/acking/test_ledger_journal.py", "tests/acking/test_ledgers_agree.py")
+PENDING = ("tests/acking/test_pending.py", *COMMITS)
+TWIN = ("tests/contracts/test_transport.py", *COMMITS)
+REDIS = ("tests/contracts/test_transport.py", "tests/transport/test_damaged_stores.py")
+PRESSURE = ("tests/worker/test_backpressure.py", *COMMITS)
+POISON = ("tests/worker/test_survival.py", "tests/worker/test_hostile_bytes.py", *COMMITS)
+
+_COMMIT, _CLAIM = "transport/commit.lua", "transport/claim.lua"
+_BUILDER, _EPOCH, _INBOX = "worker/epoch_commit.py", "worker/epoch.py", "worker/tasks/inbox.py"
+_ACKER, _BOLT, _HELD = "worker/tasks/acker_task.py", "worker/tasks/bolt_task.py", "worker/tasks/pending_inputs.py"
+_JOURNAL, _LEDGER, _TABLE = "worker/journal.py", "acking/ledger.py", "acking/table_ledger.py"
+_PENDING, _LOCAL, _WORKER, _SPOUT = "acking/pending.py", "transport/local.py", "worker/worker.py", "worker/tasks/spout_task.py"
+
+MUTANTS = (
+    # the four that no test saw once
+    Mutant(_BUILDER, "if (position := spout.take_position()) is not None:",
+           "if pending and (position := spout.take_position()) is not None:", COMMITS),
+    Mutant("acking/batch.py", "return bool(len(self.acked_roots) or len(self.failed_roots))",
+           "return bool(len(self.acked_roots))", COMMITS),
+    Mutant(_BUILDER, "for key in bolt.changed_held:",
+           "for key in [k for k in bolt.changed_held if not bolt.held[k].is_stored]:", COMMITS),
+    Mutant(_COMMIT, "if doubts >= 0 then", "if doubts > 1e9 then", REDIS),
+    # the end of an epoch
+    Mutant(_BUILDER, "if inbox.moved:", "if inbox.moved and inbox.drained:", COMMITS),
+    Mutant(_BUILDER, "commit.cursors[inbox.task] = inbox.cursor",
+           "commit.cursors[inbox.task] = inbox.cursor._replace(row=0)", COMMITS),
+    Mutant(_BUILDER, "commit.drained_bytes[inbox.task] = inbox.drained", "pass", COMMITS),
+    Mutant(_BUILDER, "commit.frames.append((task, data, len(data)))",
+           "commit.frames.append((task, data, 0))", PRESSURE),
+    Mutant(_BUILDER, "commit.released += [(bolt.task, key) for key in bolt.released]", "pass", COMMITS),
+    Mutant(_BUILDER, "held.edge = held.edge or epoch.hold(held.tuple.roots)",
+           "held.edge = epoch.hold(held.tuple.roots)", HELD),
+    Mutant(_BUILDER, "held.is_stored = True", "pass", COMMITS),
+    Mutant(_BUILDER, "verdicts = self._read_verdicts()", "verdicts = list[tuple[int, SettledRoots]]()", COMMITS),
+    Mutant(_BUILDER, "elif value:", "elif value and root % 2:", COMMITS),
+    Mutant(_BUILDER, "self._settle_here(spout_task, [], {root: failed.pop(root)})", "failed.pop(root)", ACKS),
+    Mutant(_BUILDER, "self._settle_here(spout_task, roots, {})", "pass", COMMITS),
+    Mutant(_BUILDER, "self._address(epoch, (\"ack_roots\", \"ack_values\"), (list(edges), list(edges.values())))",
+           "pass", COMMITS),
+    Mutant(_BUILDER, "epoch.messages_to(self._ackers[root % len(self._ackers)]).failures[root] = failure",
+           "pass", COMMITS),
+    Mutant(_BUILDER, "heard.append(epoch.messages.pop(task))", "heard.insert(0, epoch.messages[task])", COMMITS),
+    Mutant(_BUILDER, "delta[\"p\"] = pending", "pass", COMMITS),
+    Mutant(_BUILDER, "if ledger := acker.ledger.take_delta():",
+           "if (ledger := acker.ledger.take_delta()) and len(acker.ledger):", COMMITS),
+    Mutant(_BUILDER, "delta = _changed(bolt.state, \"s\", \"d\") | _changed_times(bolt)",
+           "delta = _changed_times(bolt)", COMMITS),
+    Mutant(_BUILDER, "return {\"P\": spout.pending.snapshot(), **position}, _times(spout)",
+           "return {\"P\": spout.pending.snapshot()}, _times(spout)", COMMITS),
+    Mutant(_BUILDER, "return {\"L\": acker.ledger.snapshot()}, {}", "return {\"L\": b\"\"}, {}", COMMITS),
+    # edges
+    Mutant(_EPOCH, "edge = self._ids.root() if mine else 0", "edge = 0", ACKS),
+    Mutant(_EPOCH, "if edge:", "if edge and not roots:", COMMITS),
+    Mutant(_EPOCH, "self.value_by_root[root] = self.value_by_root.get(root, 0) ^ self._ids.root()", "pass", PARTS),
+    Mutant(_EPOCH, "self.consume(roots, edge)", "self.consume(list(roots)[:1], edge)", PARTS),
+    # inboxes
+    Mutant(_INBOX, "stop = bisect_left(ends, self.done, start, key=itemgetter(1))", "stop = len(ends)", PARTS),
+    Mutant(_INBOX, "self._ended = stop", "pass", PARTS),
+    Mutant(_INBOX, "chunk.done += rows", "chunk.done = chunk.total", COMMITS),
+    Mutant(_INBOX, "self.cursor = Cursor(self.cursor.entry, chunk.done)", "pass", COMMITS),
+    Mutant(_INBOX, "self.drained += chunk.size", "self.drained = chunk.size", COMMITS),
+    Mutant(_INBOX, "skip, self._skip = self._skip, 0", "skip, self._skip = 0, 0", COMMITS),
+    Mutant(_INBOX, "if self.chunks:  # frames before it are still to be consumed: an empty chunk keeps its place in the order",
+           "if False:", COMMITS),
+    # ackers
+    Mutant(_ACKER, "return entry_order(self.inbox.read_to) < self._caught_up_at", "return False", COMMITS),
+    Mutant(_ACKER, "self._failure_by_root.update(m.failures)", "pass", COMMITS),
+    Mutant(_ACKER, "columns = [column for m in messages if len(column := getattr(m, name))]",
+           "columns = [column for m in messages[:1] if len(column := getattr(m, name))]", COMMITS),
+    Mutant(_ACKER, "verdicts.setdefault(task, SettledRoots([], {}, oldest_ms)).acked.append(root)",
+           "verdicts[task] = SettledRoots([root], {}, oldest_ms)", COMMITS),
+    # held inputs
+    Mutant(_HELD, "held.due_ms, held.is_stored = now_ms, True", "held.due_ms, held.is_stored = now_ms, False", COMMITS),
+    Mutant(_HELD, "held.attempts, held.failure = attempts, None if failure is None else Failure.from_row(failure)",
+           "held.attempts, held.failure = 0, None if failure is None else Failure.from_row(failure)", COMMITS),
+    Mutant(_BOLT, "self.changed_held[held.key] = None",
+           "self.changed_held.setdefault(held.key) if not held.is_stored else None", COMMITS),
+    Mutant(_BOLT, "self.changed_held.pop(key, None)", "pass", COMMITS),
+    Mutant(_BOLT, "if held.is_stored:", "if held.is_stored and held.attempts:", COMMITS),
+    # journals
+    Mutant(_JOURNAL, "self._sweep_at, self._delta_bytes, self._swept_bytes = self._entries, 0, 0",
+           "self._sweep_at, self._delta_bytes, self._swept_bytes = self._entries + 1, 0, 0", JOURNAL),
+    Mutant(_JOURNAL, "self._entries -= self._sweep_at", "pass", COMMITS),
+    Mutant(_JOURNAL, "return whole, [fields[field] for fields in entries[begin + 1 :] if fields.get(field)]",
+           "return whole, [fields[field] for fields in entries[begin + 2 :] if fields.get(field)]", JOURNAL),
+    # ledgers and pending
+    Mutant(_LEDGER, "self._touch(root).value ^= value", "self._touch(root).value = value", LEDGER),
+    Mutant(_LEDGER, "if entry is None or entry.task == UNKNOWN_TASK or (entry.value and not entry.failed):",
+           "if entry is None or entry.task == UNKNOWN_TASK or entry.value:", LEDGER),
+    Mutant(_TABLE, "table.flags[at] = (table.flags.take(at) & ~np.uint8(CHANGED_BIT)) | STORED_BIT", "pass", LEDGER),
+    Mutant(_PENDING, "journalled = root not in self._added", "journalled = True", PENDING),
+    Mutant(_PENDING, "self._due = list(self._settled.values())", "self._due = []", PENDING),
+    Mutant(_PENDING, "written = [_row(settled[root]) for root in self._unwritten if root in settled]",
+           "written = []", PENDING),
+    Mutant(_PENDING, "if self._settled.pop(outcome.root, None) is not None:",
+           "if self._settled.pop(outcome.root, None) is None:", PENDING),
+    # spouts and the worker
+    Mutant(_SPOUT, "self._has_moved |= did", "self._has_moved = self._has_moved", COMMITS),
+    Mutant(_SPOUT, "self.pending.confirm(outcomes)", "pass", COMMITS),
+    Mutant(_WORKER, "self._seq, self._low_ms = commit.seq, self._low_ms if commit.low_ms is None else commit.low_ms",
+           "self._seq, self._low_ms = self._seq, self._low_ms if commit.low_ms is None else commit.low_ms", COMMITS),
+    Mutant(_WORKER, "epoch.consume(chunk.take_ended(), chunk.edge)", "pass", COMMITS),
+    Mutant(_WORKER, "commit.parked, self._failures.parked = self._failures.parked, []", "pass", COMMITS),
+    Mutant(_WORKER, "commit.quarantined, self._quarantined = self._quarantined, []", "pass", POISON),
+    # the in-process store
+    Mutant(_LOCAL, "store.seq_by_owner[commit.owner] = commit.seq", "pass", TWIN),
+    Mutant(_LOCAL, "keys.stream = [(n, data) for n, data in keys.stream if n > _number(cursor.entry)]", "pass", TWIN),
+    Mutant(_LOCAL, "store.task(task).held.pop(key, None)", "pass", TWIN),
+    # Lua
+    Mutant(_COMMIT, "if stored[i] ~= token then", "if false then", REDIS),
+    Mutant(_COMMIT, "return rolled_back(true)  -- the store has lost this owner's claim", "return {'OK'}", REDIS),
+    Mutant(_COMMIT, "if current ~= generation or (last ~= seq and (last ~= seq - 1 or mode == 'ask')) then",
+           "if current ~= generation then", REDIS),
+    Mutant(_COMMIT, "return rolled_back(last < seq)", "return rolled_back(false)", REDIS),
+    Mutant(_COMMIT, "return rolled_back(true)  -- the owner has read a frame that the store has lost since",
+           "break", REDIS),
+    Mutant(_COMMIT, "redis.call('HSET', p .. ':seq', owner, ARGV[3])", "", REDIS),
+    Mutant(_COMMIT, "elseif entries == 0 then", "elseif false then", REDIS),
+    Mutant(_COMMIT, "if type(result) == 'table' and result.err then", "if false then", REDIS),
+    Mutant(_CLAIM, "return {'FENCED', ARGV[i], tostring(stored)}", "", REDIS),
+    Mutant(_CLAIM, "return {'HALF', begun or '0', ended or '0'}", "", REDIS),
+    Mutant(_CLAIM, "if redis.call('EXISTS', p .. ':ended') == 1 then",
+           "if false then", ("tests/contracts/test_endings.py",)),
+    Mutant(_CLAIM, "redis.call('HDEL', p .. ':low', owner)", "", REDIS),
+)  # fmt: skip
