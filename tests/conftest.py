@@ -10,6 +10,9 @@ from hypothesis import HealthCheck, settings
 
 from sparkstorm.embedded import RedisServer, ZooKeeperServer, start_redis, start_zookeeper
 from tests.leaks import Held, keep_children, left_over
+from tests.reaper import start_reaper
+
+start_reaper()
 
 # JVMs of Spark live for some seconds here: the optimising compiler and parallel garbage collector cost more than they give
 for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):

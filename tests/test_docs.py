@@ -6,6 +6,7 @@ import configparser
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -18,11 +19,14 @@ from packaging.requirements import Requirement
 import sparkstorm.api
 import sparkstorm.testing
 from sparkstorm.app.job_file import make_topology, read_job_file
+from sparkstorm.cli.__main__ import parser as command_line
 from sparkstorm.cluster import paths
+from tests import pages
 
 ROOT = Path(__file__).parents[1]
 KEYS = (ROOT / "docs" / "keys.md").read_text(encoding="utf-8")
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])
 _NAMED_IN_LUA = re.compile(r"p \.\. ':(\w+)")
 _NAMED_IN_PYTHON = re.compile(r'\b_?k(?:eys)?\("(\w+)"|\{self\.prefix\}:(\w+)')
 
@@ -92,6 +96,16 @@ def test_links_and_named_files_lead_somewhere(document: Path) -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize(("number", "record"), list(enumerate(DECISIONS, 1)), ids=lambda value: getattr(value, "stem", ""))
+def test_a_decision_has_its_number_its_parts_and_a_line_in_the_index(number: int, record: Path) -> None:
+    text = record.read_text(encoding="utf-8")
+    title = re.match(rf"# {number}\. (.+)\n\n(\d{{4}}-\d\d-\d\d)\n", text)
+    assert title is not None and record.name.startswith(f"{number:04}-")
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["Context", "Decision", "Left out", "Consequence"]
+    index = (record.parent / "README.md").read_text(encoding="utf-8")
+    assert f"| {number} | [{title.group(1)}]({record.name}) | {title.group(2)} |" in index
+
+
 def test_every_attack_on_the_design_is_answered_by_tests_that_exist() -> None:
     text = (ROOT / "docs" / "design-findings.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| .* \| ([^|]+) \|$", text, re.MULTILINE)
@@ -106,8 +120,7 @@ def test_every_attack_on_the_design_is_answered_by_tests_that_exist() -> None:
 
 @pytest.mark.slow
 def test_the_readmes_first_bolt_is_a_job_and_passes_its_test(tmp_path: Path) -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("### Your first bolt")[2]
-    blocks = dict(re.findall(r"(shout\.py|shout\.yaml|test_shout\.py)`?[^`]*```\w+\n(.*?)```", text, re.DOTALL))
+    blocks = pages.first_bolt()
     for name, block in blocks.items():
         (tmp_path / name).write_text(block, encoding="utf-8")
     job = read_job_file(str(tmp_path / "shout.yaml"))
@@ -119,29 +132,78 @@ def test_the_readmes_first_bolt_is_a_job_and_passes_its_test(tmp_path: Path) -> 
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
 
 
-def _blocks(document: Path) -> list[tuple[int, str]]:
-    """Line and text of every Python example."""
-    text = document.read_text(encoding="utf-8")
-    found = re.finditer(r"```python\n(.*?)```", text, re.DOTALL)
-    return [(text[: block.start(1)].count("\n") + 1, block.group(1)) for block in found]
-
-
-@pytest.mark.parametrize(("name", "tests"), [("api", 8), ("connectors", 1)])
-def test_every_example_of_a_page_runs_and_its_tests_pass(name: str, tests: int, monkeypatch: pytest.MonkeyPatch) -> None:
+# test_page.py of tests/replay runs replay.md, test_verbs.py of tests/cli cluster.md
+@pytest.mark.parametrize(("name", "tests"), [("api", 8), ("connectors", 1), ("failures", 0), ("testing", 2), ("windows", 0)])
+def test_every_example_of_a_page_runs_and_its_tests_pass(
+    name: str, tests: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = ROOT / "docs" / f"{name}.md"
-    module = ModuleType(f"{name}_page")
-    monkeypatch.setitem(sys.modules, f"{name}_page", module)  # where what is pickled by its name is found
-    passed = []
-    for line, block in _blocks(page):
-        before = set(vars(module))
-        exec(compile("\n" * (line - 1) + block, str(page), "exec"), vars(module))
-        for name in [name for name in vars(module) if name.startswith("test_") and name not in before]:
-            vars(module)[name]()
-            passed.append(name)
+    with pages.folder_of_examples(tmp_path, monkeypatch):
+        pages.write_capsule_of_count(tmp_path / "count-1700000000000-0.capsule.json")
+        module, passed = pages.run(page, monkeypatch)
     for name, made in list(vars(module).items()):
         if isinstance(made, sparkstorm.api.ReplayableSpout | sparkstorm.api.Spout | sparkstorm.api.TransactionalSink):
             assert cloudpickle.dumps(made), name  # it can be submitted
     assert len(passed) == len(re.findall(r"^def test_", page.read_text(encoding="utf-8"), re.MULTILINE)) >= tests
+
+
+def _commands(document: Path) -> list[tuple[str, list[str]]]:
+    """Return the place and words of every command of a page: lines with `$` of console blocks, and indented ones."""
+    text = document.read_text(encoding="utf-8")
+    found = []
+    for block in re.finditer(r"```console\n(.*?)```", text, re.DOTALL):
+        shell = re.sub(r"\\\n\s*", "", block.group(1))
+        lines = [line[2:] for line in shell.splitlines() if line.startswith("$ ")]
+        found += [(text[: block.start()].count("\n") + 1, line) for line in lines]
+    for line in re.finditer(r"^    ((?:sparkstorm|spark-submit|make|python) .*)", text, re.MULTILINE):
+        found.append((text[: line.start()].count("\n") + 1, line.group(1)))
+    parts = [(f"{document.name}:{number}", part) for number, line in found for part in re.split(r" [;|] ", line)]
+    return [(place, shlex.split(part, comments=True)) for place, part in parts]
+
+
+def _is_understood(words: list[str]) -> bool:
+    """Return whether the program that a command names takes its options; programs that are not ours are taken as right."""
+    if words[0] == "make":
+        targets = {word for word in words[1:] if "=" not in word}
+        return targets <= set(re.findall(r"^(\w[\w-]*):", _text(ROOT / "Makefile"), re.MULTILINE))
+    script = next((word for word in words if re.fullmatch(r"jobs/\w+\.py", word)), None)
+    of_script = {"jobs/run_topology.py": "run", "jobs/replay_history.py": "replay", "jobs/run_cluster.py": "cluster"}
+    if script in of_script:
+        words = ["sparkstorm", of_script[script], *words[words.index(script) + 1 :]]
+        words = words[: words.index("--cluster")] + words[words.index("--cluster") + 2 :] if "--cluster" in words else words
+    if words[0] != "sparkstorm":
+        return script is None or (ROOT / script).is_file()
+    try:
+        command_line().parse_args(words[1:])
+    except SystemExit as end:
+        return end.code == 0
+    return True
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_command_of_a_page_is_one_that_its_program_takes(document: Path) -> None:
+    assert [(place, " ".join(words)) for place, words in _commands(document) if not _is_understood(words)] == []
+
+
+def test_the_job_files_of_the_cluster_page_are_those_of_its_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = ROOT / "docs" / "cluster.md"
+    part = page.read_text(encoding="utf-8").partition("## The job files of this page\n")[2].partition("\n## ")[0]
+    code, job = re.findall(r"```(?:python|yaml)\n(.*?)```", part, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "words.py").write_text(code, encoding="utf-8")
+    (tmp_path / "lines.txt").write_text("to be or\nnot to be\n" * 50)
+    found = {}
+    for name in ("build", "odd", "bad"):
+        (tmp_path / "words.yaml").write_text(job.replace("words:build", f"words:{name}"), encoding="utf-8")
+        topology, _ = make_topology(read_job_file("words.yaml"))
+        found[name] = sparkstorm.testing.complete_topology(topology, conf={"topology.max.retries": 0})
+    sys.modules.pop("words")
+    words = {"to": 100, "be": 100, "or": 50, "not": 50}
+    assert found["build"].state("count") == words and found["odd"].state("count") == {**words, "odd": 1}
+    assert len(found["bad"].dead_letters) == 2
+    named = {word for _, words in _commands(page) for word in words if word.endswith(".yaml")}
+    assert named - {"own.yaml"} == set(re.findall(r"\b\w+\.yaml", part)), "each is there or is said there"
 
 
 @pytest.mark.parametrize("package", [sparkstorm.api, sparkstorm.testing], ids=lambda package: str(package.__name__))
@@ -166,7 +228,7 @@ _STARTERS = {"run_topology.py", "replay_history.py"}
 
 def _examples() -> list[tuple[str, str]]:
     """Name and text of everything that shows how a topology is written."""
-    documents = [(f"{path.name}:{line}", block) for path in DOCUMENTS for line, block in _blocks(path)]
+    documents = [(f"{path.name}:{line}", block) for path in DOCUMENTS for line, block in pages.blocks(path)]
     jobs = [(path.name, _text(path)) for path in (ROOT / "jobs").glob("*.py") if path.name not in _STARTERS]
     notebooks = [
         (f"{path.name}:{number}", "".join(cell["source"]))

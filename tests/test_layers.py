@@ -56,7 +56,7 @@ EFFECTS_ALLOWED = {
     "clock.py": {"time"},
     "model/values/value_types.py": {"datetime"},
     "grouping/hashing.py": {"datetime"},
-    "api/columns.py": {"datetime"},
+    "api/value_columns.py": {"datetime"},
 }
 PYSPARK_ALLOWED = ("hosting/spark", "replay/", "app", "connectors/spark")
 # imported inside functions: slow to import and needed by few
@@ -68,6 +68,7 @@ LAZY = {
     "IPython",
     "sqlalchemy",
     "confluent_kafka",
+    "psycopg",
     "fsspec",
     "deltalake",
     "pyiceberg",

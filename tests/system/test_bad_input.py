@@ -20,11 +20,12 @@ from sparkstorm.app.dead_letter_file import read_dead_letters
 from sparkstorm.app.job import FAILED, OK, PARKED
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.results import Result
-from sparkstorm.app.run import Run
+from sparkstorm.app.run import Run, end
 from sparkstorm.client.dead_letters import kept_in
 from sparkstorm.config import merge
 from sparkstorm.embedded.process import free_port
-from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, RootInUseError, WorkerFailedError
+from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, RootInUseError, TopologyPausedError, WorkerFailedError
+from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing.system.main_job import MainJob
 
@@ -178,6 +179,20 @@ def test_a_bolt_that_raises_on_every_tuple_parks_them_all_under_one_cause_and_th
     assert kept_in(cluster.redis_address, "bad-every") == {file.parent.name: 50}, "they outlive the run in Redis as well"
 
 
+def test_a_bolt_that_fails_on_most_inputs_is_paused_and_the_run_says_why_and_keeps_the_rest(
+    run: Callable[..., int], cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(TopologyPausedError, match=r"bolt 'bad' is paused: .* ValueError: cannot stand \d+ .*`sparkstorm activate"):
+        run("every", Numbers(3000), topology_max_retries=1)
+    assert "is kept as it stands; the same command goes on with it" in capsys.readouterr().out
+    (summary,) = cluster.service.summaries()
+    assert summary.status is TopologyStatus.INACTIVE
+    handle = cluster.client.topology("bad-every")
+    assert 100 <= handle.progress().parked <= 200
+    assert any(group.newest and "'bad' is paused" in group.newest.text for group in handle.failures())
+    end(handle)
+
+
 @pytest.mark.parametrize(
     ("kind", "cause"),
     [
@@ -194,7 +209,7 @@ def test_a_tuple_that_does_harm_is_parked_and_all_others_are_exact(
     assert run(kind) == PARKED
     assert seen(tmp_path) == [number for number in range(50) if number != POISON]
     said = capsys.readouterr().out
-    assert "1 tuples were parked" in said
+    assert "1 tuple was parked" in said
     assert cause in said.partition("the first causes")[2]
 
 

@@ -19,6 +19,7 @@ import pytest
 from sparkstorm.client import TopologyHandle, connect
 from sparkstorm.errors import RecordingError
 from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.model.upgrade import UpgradeState
 from sparkstorm.replay.stepping.recorded import recorded
 from sparkstorm.testing.system.processes import slot_of
 from tests.system.test_standing_cluster import LINES, Terminals, versions_of_exact_counts
@@ -75,6 +76,8 @@ topology.upgrade.rollback.min.executed: 300
 topology.record.components: [split]
 topology.record.directory: {folder}/recordings
 """
+
+MASTERED = "topology.master.single.worker: true\ntopology.scheduler: jstorm\n"
 
 
 @pytest.fixture
@@ -209,13 +212,53 @@ def test_three_batches_a_rollback_by_hand_and_one_by_itself(terminals: Terminals
     assert terminals.stop() == 0
 
 
+BAD = 5
+"""Number of the upgrade, of ten, whose code fails one tuple in ten."""
+
+
+def test_ten_upgrades_in_a_row_with_a_topology_master_and_one_bad_in_the_middle(terminals: Terminals) -> None:
+    (terminals.folder / "lines.txt").write_text("\n".join(LINES) + "\n")
+    for n in range(11):
+        code = CODE.replace("VERSION", f"u{n}").replace("FAILS_EVERY", "10" if n == BAD else "0").replace("ODD_EVERY", "0")
+        (terminals.folder / f"u{n}.py").write_text(code)
+        job = JOB.format(module=f"u{n}", folder=terminals.folder).replace("topology.workers: 4", "topology.workers: 3")
+        (terminals.folder / f"u{n}.yaml").write_text(job + MASTERED)
+    terminals.wait(lambda: "Ctrl-C stops the cluster" in terminals.output.read_text(), "the cluster")
+    assert terminals.run("submit", "u10.yaml", "--detach")[0] == 0
+    with connect(terminals.connection) as cluster:
+        handle = cluster.topology("words")
+
+        def works() -> None:
+            before = handle.progress().acked
+            terminals.wait(lambda: handle.progress().acked > before + 200, "more work")
+
+        works()
+        for n in range(10):
+            if n == BAD:
+                assert terminals.run("upgrade", "start", f"u{n}.yaml", "--component", "split", "--num", "1", "--no-wait")[0] == 0
+                terminals.wait(lambda: handle.upgrade.status().last_rollback is not None, "the rollback")
+                terminals.wait(lambda: handle.status() == "ACTIVE", "its end")
+            else:
+                status, out, err = terminals.run("upgrade", "start", f"u{n}.yaml", "--num", "9")
+                assert status == 0 and "the gray upgrade is complete: all " in out, (n, out, err)
+            works()
+            assert cluster.state.upgrade_state(handle.topology_id) == UpgradeState(None), n
+        (error,) = handle.errors("__topology_master")
+        assert "component 'split' fails" in error.text and "% of its tuples in upgraded workers, 0.00 % in the others" in error.text
+        (terminals.folder / "gate").touch()
+        status, out, err = terminals.run("follow", "words")
+        assert status == 0, out + err
+        assert {f"$u{n}" for n in range(11)} == versions_of_exact_counts(handle, terminals.folder)
+        assert handle.progress().parked == 0
+    assert terminals.stop() == 0
+
+
 def deaths_in_an_upgrade(terminals: Terminals) -> None:
     """Upgrade a topology with a topology master; kill the master, a slot that upgrades its worker, and the driver."""
-    more = "topology.master.single.worker: true\ntopology.scheduler: jstorm\n"
     for module in ("one", "two"):
         job = JOB.format(module=module, folder=terminals.folder).replace("name: words", "name: mastered")
         job = job.replace("/gate}", "/gate-m}").replace("topology.workers: 4", "topology.workers: 3")
-        (terminals.folder / f"m-{module}.yaml").write_text(job + more)
+        (terminals.folder / f"m-{module}.yaml").write_text(job + MASTERED)
     assert terminals.run("submit", "m-one.yaml", "--detach")[0] == 0
     with connect(terminals.connection) as cluster:
         handle = cluster.topology("mastered")

@@ -245,14 +245,17 @@ def test_an_interrupt_from_the_terminal_reaches_the_driver_and_nobody_else(bench
 def test_fewer_cores_than_slots_are_refused_with_the_number_that_is_needed(bench: SlotBench, drive: Callable[..., Driver]) -> None:
     driver = drive("local[2]", 3)
     assert driver.line() == (
-        "refused: 3 worker slots need 3 Spark cores, but local[2] offers 2: start with --master local[3] or more"
+        "refused: 3 worker slots need 3 Spark cores, but local[2] offers 2: start with --master local[3] or more, "
+        "or configure fewer (sparkstorm.supervisors x sparkstorm.slots.per.supervisor of them)"
     )
 
 
 def test_a_local_cluster_that_is_too_small_is_refused_at_once(bench: SlotBench, drive: Callable[..., Driver]) -> None:
     driver = drive("local-cluster[1,2,1024]", 3)
     assert driver.line() == (
-        "refused: 3 worker slots need 3 Spark cores, but local-cluster[1,2,1024] offers 2: add executors or cores"
+        "refused: 3 worker slots need 3 Spark cores, but local-cluster[1,2,1024] offers 2: add executors or cores, "
+        "or configure fewer (sparkstorm.supervisors x sparkstorm.slots.per.supervisor of them); if executors were only late, raise "
+        "sparkstorm.slots.start.timeout.ms"
     )
 
 
@@ -262,4 +265,6 @@ def test_a_cluster_that_stays_too_small_is_refused_after_a_bounded_wait(
     url, launcher = standalone
     said = drive(url, 4, launcher, "5000").line()
     # its executors may not be there yet on a busy machine
-    assert re.fullmatch(rf"refused: 4 worker slots need 4 Spark cores, but {url} offers [0-3]: add executors or cores", said), said
+    assert re.fullmatch(
+        rf"refused: 4 worker slots need 4 Spark cores, but {url} offers [0-3]: add executors or cores, or configure fewer .*", said
+    ), said

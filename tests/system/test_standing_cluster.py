@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparkstorm.client import ClusterClient, TopologyHandle, connect
+from sparkstorm.embedded import RedisServer, ZooKeeperServer
 from sparkstorm.testing.system.gated_count import expected_counts
 from tests.client.bare import ended, sparkstorm
 
@@ -116,8 +118,8 @@ EVERY_WORD = frozenset(word for line in LINES for word in line.split())
 class Terminals:
     """A folder, the process that holds the cluster, and commands in processes of their own."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, options: Sequence[str] = ()) -> None:
+        self.folder, self.options = folder, options
         self.connection = folder / "storm-local" / "cluster" / "connection.json"
         (folder / "lines.txt").write_text("\n".join(LINES) + "\n")
         for module, version in (("first", "v1"), ("second", "v2")):
@@ -138,6 +140,7 @@ class Terminals:
             "local[5]",
             "-c",
             "sparkstorm.slots.per.supervisor=2",
+            *self.options,
         ]
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(command, cwd=self.folder, stdout=output, stderr=output)
@@ -300,3 +303,41 @@ def versions_of_exact_counts(handle: TopologyHandle, folder: Path) -> set[str]:
     assert found == expected_counts([folder / "lines.txt"], found)
     assert sum(by_version.values()) == found.total()
     return set(by_version)
+
+
+def test_a_cluster_goes_on_when_its_zookeeper_was_emptied(
+    tmp_path: Path, own_redis: RedisServer, own_zookeeper: ZooKeeperServer
+) -> None:
+    user, password = own_zookeeper.identity
+    settings = {
+        "storm.local.dir": "storm-local/cluster",
+        "sparkstorm.redis.url": f"redis://:{own_redis.password}@{own_redis.host}:{own_redis.port}",
+        "storm.zookeeper.servers": f"[{own_zookeeper.host}]",
+        "storm.zookeeper.port": str(own_zookeeper.port),
+        "storm.zookeeper.auth.user": user,
+        "storm.zookeeper.auth.password": password,
+    }
+    terminals = Terminals(tmp_path, [word for key, value in settings.items() for word in ("-c", f"{key}={value}")])
+    try:
+        terminals.wait(lambda: "Ctrl-C stops the cluster" in terminals.output.read_text(), "the cluster")
+        lost = terminals.json("submit", "alpha.yaml", "--detach")["topology_id"]
+        with connect(terminals.connection) as cluster:
+            terminals.wait(lambda: cluster.topology("alpha").progress().acked > 20, "work")
+        own_zookeeper.stop()
+        shutil.rmtree(own_zookeeper.data_dir / "zookeeper-data")
+        own_zookeeper.restart()
+        began = time.monotonic()
+        terminals.wait(lambda: "was emptied or put back" in terminals.output.read_text(), "a sentence")
+        assert time.monotonic() - began < 5
+        terminals.wait(lambda: lost in terminals.json("list")["problems"], "the name of what Redis keeps")
+        new = terminals.json("submit", "alpha.yaml", "--detach")["topology_id"]
+        assert terminals.json("kill", lost)["topology_id"] == lost
+        terminals.wait(lambda: lost not in terminals.json("list")["problems"], "the end of what Redis kept")
+        assert [each["topology_id"] for each in terminals.json("list")["topologies"]] == [new]
+        own_zookeeper.kill()
+        terminals.process.send_signal(signal.SIGINT)
+        assert terminals.process.wait(120) == 0  # each request to ZooKeeper waits two seconds: 28 s on a quiet machine
+    finally:
+        if terminals.process.poll() is None:
+            terminals.process.terminate()
+            terminals.process.wait(900)
