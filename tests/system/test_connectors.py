@@ -39,12 +39,14 @@ HOOKS = 20
 
 _READ_TABLE = """
 import json
+import os
 import pyarrow as pa
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 table = ...
-print(json.dumps([[row["origin"], row["n"]] for row in pa.table(table).to_pylist()]))
+print(json.dumps([[row["origin"], row["n"]] for row in pa.table(table).to_pylist()]), flush=True)
+os._exit(0)  # the libraries' threads may crash an interpreter that ends
 """
 
 
@@ -190,7 +192,8 @@ class Servers:
     def _out_of_table(self, read: str) -> Counter[tuple[str, int]]:
         """Rows of a table, read by its library in a process of its own."""
         program = _READ_TABLE.replace("table = ...", read)
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=900, check=True)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=900)
+        assert done.returncode == 0, f"{read}: exit status {done.returncode}: {done.stderr.decode()[-2000:]}"
         return Counter((origin, n) for origin, n in json.loads(done.stdout))
 
     def out_of_spark(self) -> Counter[tuple[str, int]]:
