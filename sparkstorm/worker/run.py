@@ -34,9 +34,9 @@ from sparkstorm.model.worker_messages import (
 from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.settings import EpochSettings, WorkerSettings
 from sparkstorm.transport.base import Transport
+from sparkstorm.worker.counting.meters import Reporter
 from sparkstorm.worker.epoch import IdSource
 from sparkstorm.worker.epoch_budget import Budget
-from sparkstorm.worker.meters import Reporter
 from sparkstorm.worker.tasks.live_shadows import LiveShadows
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.worker import Worker

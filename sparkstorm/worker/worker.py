@@ -8,37 +8,35 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from sparkstorm.clock import Clock
 from sparkstorm.errors import MalformedFrameError, StoreFullError
 from sparkstorm.executor.manual_runner import ManualRunner
-from sparkstorm.executor.pieces import count_rows, unfold
+from sparkstorm.executor.pieces import unfold
 from sparkstorm.model.failure import Failure, FailureKind, killed
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.model.worker_messages import SetStatus
 from sparkstorm.settings import EpochSettings
-from sparkstorm.transport.base import Commit, Transport, entry_order
-from sparkstorm.transport.frames import Row
+from sparkstorm.transport.base import Commit, Transport
 from sparkstorm.worker.backpressure import Backpressure
+from sparkstorm.worker.bolt_turns import BoltTurns
+from sparkstorm.worker.counting.meters import Meters, Reporter
+from sparkstorm.worker.counting.metrics import Tally
 from sparkstorm.worker.epoch import Epoch, IdSource, key_source
 from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.epoch_commit import CommitBuilder
 from sparkstorm.worker.idle_reasons import Waiting
 from sparkstorm.worker.journal import reading
-from sparkstorm.worker.meters import Meters, Reporter
-from sparkstorm.worker.metrics import Tally
 from sparkstorm.worker.progress import Progress
 from sparkstorm.worker.retries import RetryPolicy
 from sparkstorm.worker.sinks import Sinks
 from sparkstorm.worker.tasks.acker_task import CatchUp
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.circuit_breaker import CircuitBreaker
-from sparkstorm.worker.tasks.inbox import Chunk
 from sparkstorm.worker.tasks.sources import Sources
-from sparkstorm.worker.tasks.spout_task import SpoutTask
 from sparkstorm.worker.tasks.store_witness import StoreWitness, expected_of
 from sparkstorm.worker.tasks.taps import Taps
 from sparkstorm.worker.tasks.task_factory import TaskFactory, TaskSet, WorkerServices
@@ -52,7 +50,6 @@ _REFUSED_MS, _REFUSED_LONG_MS = 20, 200  # the longer one once patience is over 
 _PATIENCE = 50  # refusals, after which a commit goes through: this worker may be the only one who can free anything
 _NEVER = float("inf")
 _GATED_MS = 5  # between two looks at the backlog that holds a task back
-_ROWS_PER_TURN, _ROWS_PER_BATCH = 4096, 1 << 16  # the latter for bolts that take batches
 
 
 class Worker:
@@ -97,14 +94,16 @@ class Worker:
         self._refusals = 0
         self._budget = make_budget(EpochSettings.of(plan.conf))
         self._careful_left = _CAREFUL_UNITS if plan.is_careful else 0
+        around_bolts = (self._failures, self._pulse, self._tally, self._meters, self.taps)
+        self._turns = BoltTurns(self._crew, clock, self._budget, self._gates, *around_bolts, self._origin, plan.is_careful)
         self._quarantined: list[bytes] = []
         self._said: Any = None
         self._low_ms: int | None = None  # as last committed
         self._has_news = False
         self._has_more = False  # whether the last epoch may have left something to read or to do
-        self._turns = deque(self._crew.bolts.values())
-        self._manual = [(bolt, bolt.runner) for bolt in self._turns if isinstance(bolt.runner, ManualRunner)]
-        self._sources = Sources(plan, self._crew, clock, self._gates, self._budget, self._deliver, self._breaker)
+        self._order = deque(self._crew.bolts.values())
+        self._manual = [(bolt, bolt.runner) for bolt in self._order if isinstance(bolt.runner, ManualRunner)]
+        self._sources = Sources(plan, self._crew, clock, self._gates, self._budget, self._turns.deliver, self._breaker)
         self._catch_up = CatchUp(self._crew.ackers.values(), clock.now_ms())
         self._begun: Epoch | None = None  # an epoch in which spouts alone have run so far
         self._others_due_ms = 0.0  # when to step for anything but a spout; 0: at once
@@ -155,7 +154,7 @@ class Worker:
             return epoch  # without a message of its own
         for spout in self._crew.spouts.values():
             if spout.make_callbacks():
-                self._take_emitted(epoch, spout, now_ms)
+                self._turns.take_emitted(epoch, spout, now_ms)
         if self._careful_left:
             self._run_carefully(epoch, now_ms)
         else:
@@ -221,11 +220,11 @@ class Worker:
         is_over, did = self._run_timed(epoch, now_ms), True
         while did and not is_over:
             did = False
-            for _ in range(len(self._turns)):
-                bolt = self._turns[0]
-                self._turns.rotate(-1)  # the next epoch begins where this one ends: a slow bolt starves nobody
+            for _ in range(len(self._order)):
+                bolt = self._order[0]
+                self._order.rotate(-1)  # the next epoch begins where this one ends: a slow bolt starves nobody
                 if bolt.feed or bolt.inbox.chunks:
-                    did |= self._run_bolt(epoch, bolt)
+                    did |= self._turns.run(epoch, bolt)
                     is_over = self._budget.is_over(epoch, self._clock.now_ms())
                     if is_over:
                         break
@@ -243,7 +242,7 @@ class Worker:
         for bolt in self._crew.bolts.values():
             left = self._budget.left_to_drain(epoch, self._clock.now_ms())
             if left and bolt.feed and not bolt.is_full and not self._gates.is_shut(bolt.task):
-                did |= self._run_local(epoch, bolt, min(bolt.pace, left))
+                did |= self._turns.run_local(epoch, bolt, min(bolt.pace, left))
         return did
 
     def _run_timed(self, epoch: Epoch, now_ms: int) -> bool:
@@ -253,93 +252,21 @@ class Worker:
         for bolt in self._crew.bolts.values():
             while bolt.retries and not bolt.is_full and (due := bolt.due(now_ms, most=1)):
                 self._failures.try_again(epoch, bolt, due[0])
-                self._finish(epoch, bolt)
+                self._turns.finish(epoch, bolt)
                 if self._budget.is_over(epoch, self._clock.now_ms()):
                     return True
         return False
 
     def _run_ticks(self, epoch: Epoch, now_ms: int) -> None:
         for bolt in self._pulse.run(epoch, now_ms):
-            self._finish(epoch, bolt)
+            self._turns.finish(epoch, bolt)
 
     def _take_posts(self, epoch: Epoch) -> None:
         for bolt, runner in self._manual:
             if runner.has_posts:
                 bolt.begin(self._clock.now_ms())
                 runner.take_posts()
-                self._finish(epoch, bolt)
-
-    def _finish(self, epoch: Epoch, bolt: BoltTask) -> None:
-        """Move the results of a user call into the epoch as a whole: its emissions, and its acks of earlier inputs."""
-        if bolt.runner.late_acks or bolt.runner.late_failures:
-            self._failures.take_late(epoch, bolt)
-        if bolt.done_since:
-            self._meters.note_done(bolt, self._clock.now_us())
-        if not self._careful_left:
-            self._pulse.advance(epoch, bolt)
-        self._deliver(epoch, bolt)
-
-    def _run_bolt(self, epoch: Epoch, bolt: BoltTask) -> bool:
-        if self._gates.is_shut(bolt.task) or bolt.is_full:
-            return False
-        did = self._run_local(epoch, bolt, bolt.pace)
-        if (chunk := bolt.next_chunk()) is None:
-            return did
-        self._run_chunk(epoch, bolt, chunk, _ROWS_PER_BATCH if bolt.takes_batches else bolt.pace)
-        return True
-
-    def _run_local(self, epoch: Epoch, bolt: BoltTask, most: int) -> bool:
-        """Run rows of this worker's own tasks, unless older ones lie in the stream."""
-        did = False
-        if bolt.feed and not bolt.is_behind:
-            bolt.read_from = ""
-            for block, rows in bolt.feed.take(_ROWS_PER_BATCH if bolt.takes_batches else most):
-                self._execute(epoch, bolt, self._crew.blocks.handed_over(block, rows), block.births.oldest_ms, block.has_pieces)
-                did = True
-        return did
-
-    def _run_chunk(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
-        stop, bolt.read_from = min(chunk.done + rows, chunk.total), chunk.entry
-        self._execute(epoch, bolt, chunk.part(chunk.done, stop), chunk.oldest_ms, chunk.is_batch)
-        self._consume(epoch, bolt, chunk, stop - chunk.done)
-
-    def _consume(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
-        bolt.inbox.consume(chunk, rows)
-        epoch.consume(chunk.take_ended(), chunk.edge)
-        is_done = chunk.done == chunk.total and entry_order(chunk.entry) > bolt.caught_up_at
-        if is_done and bolt.spilled and chunk.origin == self._origin:
-            bolt.spilled -= 1
-
-    def _execute(self, epoch: Epoch, bolt: BoltTask, rows: Sequence[Row], oldest_ms: int, may_have_pieces: bool) -> None:
-        bolt.begin(oldest_ms)
-        bolt.began_us, sent_bytes, held = self._clock.now_us(), epoch.bytes, len(bolt.held)
-        for tup, failure in bolt.execute(epoch, rows, may_have_pieces):
-            self._failures.settle(epoch, bolt, tup, failure)
-        self._finish(epoch, bolt)
-        took_us, count = self._clock.now_us() - bolt.began_us, count_rows(rows) if may_have_pieces else len(rows)
-        self._meters.of(bolt.task).add(count, took_us, min(count, max(0, len(bolt.held) - held)))
-        bolt.pace = self._budget.pace(bolt.pace, count, took_us // 1000, _ROWS_PER_TURN, epoch.bytes - sent_bytes)
-
-    def _take_emitted(self, epoch: Epoch, spout: SpoutTask, now_ms: int) -> None:
-        """Take tuples that a spout emitted outside next_tuple, such as in `fail`."""
-        spout.begin(now_ms)
-        spout.take_births(epoch, now_ms)
-        self._deliver(epoch, spout)
-
-    def _deliver(self, epoch: Epoch, sender: BoltTask | SpoutTask) -> None:
-        """Make what a task has emitted final: count it, and put marks behind rows for tasks of this worker."""
-        emitter = sender.emitter
-        if sender.time is None and not (emitter.log or emitter.spreads or emitter.renewed):
-            return
-        if emitter.renewed:
-            epoch.renew(emitter.renewed)
-            emitter.renewed.clear()
-        epoch.bytes += emitter.weight()
-        counts = self._tally.of(sender.task)
-        self.taps.note(emitter, self._clock)
-        counts.add_emitted(*emitter.take_counts())
-        if not self._careful_left:
-            self._pulse.tell(sender)
+                self._turns.finish(epoch, bolt)
 
     def _run_carefully(self, epoch: Epoch, now_ms: int) -> None:
         """One input per commit, announced first: an earlier process died in here (finding: poison tuples)."""
@@ -348,7 +275,7 @@ class Worker:
             return  # the input under suspicion is with a thread: nothing else may be blamed for it
         self._run_ticks(epoch, now_ms)
         if (fired := self._pulse.fire_one(epoch, now_ms, self._reporter.trying, self._failures.poison)) is not None:
-            self._deliver(epoch, fired)
+            self._turns.deliver(epoch, fired)
         bolts = self._crew.bolts.values()
         did = (
             fired is not None
@@ -362,6 +289,7 @@ class Worker:
         self._has_more |= did
         self._careful_left -= did  # an idle worker has not shown that it survives anything
         if self._careful_left == 0:
+            self._turns.is_careful = False
             self._reporter.passed()
 
     def _try_held(self, epoch: Epoch, bolt: BoltTask, now_ms: int) -> bool:
@@ -372,7 +300,7 @@ class Worker:
             else:
                 self._reporter.trying(*row)
                 self._failures.try_again(epoch, bolt, held)
-                self._finish(epoch, bolt)
+                self._turns.finish(epoch, bolt)
             return True
         return False
 
@@ -383,10 +311,10 @@ class Worker:
         if poison := self._failures.poison(row := (bolt.task, chunk.entry, chunk.done)):
             tup = Tuple(*unfold(chunk.part(chunk.done, chunk.done + 1))[0])
             self._failures.park(epoch, bolt, tup, poison.deaths, killed(poison.deaths, poison.end))
-            self._consume(epoch, bolt, chunk, 1)
+            self._turns.consume(epoch, bolt, chunk, 1)
             return True
         self._reporter.trying(*row)
-        self._run_chunk(epoch, bolt, chunk, 1)
+        self._turns.run_chunk(epoch, bolt, chunk, 1)
         return True
 
     def _commit(self, commit: Commit, now_ms: int) -> float | None:

@@ -120,7 +120,7 @@ MUTANTS = (
     Mutant(_SPOUT, "self.pending.confirm(outcomes)", "pass", COMMITS),
     Mutant(_WORKER, "self._seq, self._low_ms = commit.seq, self._low_ms if commit.low_ms is None else commit.low_ms",
            "self._seq, self._low_ms = self._seq, self._low_ms if commit.low_ms is None else commit.low_ms", COMMITS),
-    Mutant(_WORKER, "epoch.consume(chunk.take_ended(), chunk.edge)", "pass", COMMITS),
+    Mutant("worker/bolt_turns.py", "epoch.consume(chunk.take_ended(), chunk.edge)", "pass", COMMITS),
     Mutant(_WORKER, "commit.parked, self._failures.parked = self._failures.parked, []", "pass", COMMITS),
     Mutant(_WORKER, "commit.quarantined, self._quarantined = self._quarantined, []", "pass", POISON),
     # the in-process store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, defaultdict, deque
 from typing import Any
 
-from sparkstorm.worker.meters import Meters
+from sparkstorm.worker.counting.meters import Meters
 from sparkstorm.worker.progress import Progress, TaskCounts
 from sparkstorm.worker.tasks.task_factory import TaskSet
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan

@@ -1,0 +1,123 @@
+"""Turns of a worker's bolts within an epoch: rows of entries and of open blocks run, their results moved into the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparkstorm.clock import Clock
+from sparkstorm.executor.pieces import count_rows
+from sparkstorm.transport.base import entry_order
+from sparkstorm.transport.frames import Row
+from sparkstorm.worker.backpressure import Backpressure
+from sparkstorm.worker.counting.meters import Meters
+from sparkstorm.worker.counting.metrics import Tally
+from sparkstorm.worker.epoch import Epoch
+from sparkstorm.worker.epoch_budget import Budget
+from sparkstorm.worker.retries import RetryPolicy
+from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.inbox import Chunk
+from sparkstorm.worker.tasks.spout_task import SpoutTask
+from sparkstorm.worker.tasks.taps import Taps
+from sparkstorm.worker.tasks.task_factory import TaskSet
+from sparkstorm.worker.timers import TimerService
+
+_ROWS_PER_TURN, _ROWS_PER_BATCH = 4096, 1 << 16  # the latter for bolts that take batches
+
+
+class BoltTurns:
+    """Runs rows of bolts; `is_careful` while a worker runs one input per epoch: windows and marks then wait for their own turn."""
+
+    def __init__(
+        self,
+        crew: TaskSet,
+        clock: Clock,
+        budget: Budget,
+        gates: Backpressure,
+        failures: RetryPolicy,
+        timers: TimerService,
+        tally: Tally,
+        meters: Meters,
+        taps: Taps,
+        origin: int,
+        is_careful: bool,
+    ) -> None:
+        """`origin` names this process in the entries that it writes."""
+        self._crew, self._clock, self._budget, self._gates = crew, clock, budget, gates
+        self._failures, self._timers, self._tally, self._meters, self._taps = failures, timers, tally, meters, taps
+        self._origin = origin
+        self.is_careful = is_careful
+
+    def run(self, epoch: Epoch, bolt: BoltTask) -> bool:
+        """Run rows of a bolt's blocks and of its oldest entry, unless it is held back; return whether there were any."""
+        if self._gates.is_shut(bolt.task) or bolt.is_full:
+            return False
+        did = self.run_local(epoch, bolt, bolt.pace)
+        if (chunk := bolt.next_chunk()) is None:
+            return did
+        self.run_chunk(epoch, bolt, chunk, _ROWS_PER_BATCH if bolt.takes_batches else bolt.pace)
+        return True
+
+    def run_local(self, epoch: Epoch, bolt: BoltTask, most: int) -> bool:
+        """Run rows of this worker's own tasks, unless older ones lie in the stream."""
+        did = False
+        if bolt.feed and not bolt.is_behind:
+            bolt.read_from = ""
+            for block, rows in bolt.feed.take(_ROWS_PER_BATCH if bolt.takes_batches else most):
+                self._execute(epoch, bolt, self._crew.blocks.handed_over(block, rows), block.births.oldest_ms, block.has_pieces)
+                did = True
+        return did
+
+    def run_chunk(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
+        """Run the next rows of an entry, `rows` at the most, and consume them."""
+        stop, bolt.read_from = min(chunk.done + rows, chunk.total), chunk.entry
+        self._execute(epoch, bolt, chunk.part(chunk.done, stop), chunk.oldest_ms, chunk.is_batch)
+        self.consume(epoch, bolt, chunk, stop - chunk.done)
+
+    def consume(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
+        """Mark the next rows of an entry as done; its edge leaves the roots whose last rows they are."""
+        bolt.inbox.consume(chunk, rows)
+        epoch.consume(chunk.take_ended(), chunk.edge)
+        is_done = chunk.done == chunk.total and entry_order(chunk.entry) > bolt.caught_up_at
+        if is_done and bolt.spilled and chunk.origin == self._origin:
+            bolt.spilled -= 1
+
+    def _execute(self, epoch: Epoch, bolt: BoltTask, rows: Sequence[Row], oldest_ms: int, may_have_pieces: bool) -> None:
+        bolt.begin(oldest_ms)
+        bolt.began_us, sent_bytes, held = self._clock.now_us(), epoch.bytes, len(bolt.held)
+        for tup, failure in bolt.execute(epoch, rows, may_have_pieces):
+            self._failures.settle(epoch, bolt, tup, failure)
+        self.finish(epoch, bolt)
+        took_us, count = self._clock.now_us() - bolt.began_us, count_rows(rows) if may_have_pieces else len(rows)
+        self._meters.of(bolt.task).add(count, took_us, min(count, max(0, len(bolt.held) - held)))
+        bolt.pace = self._budget.pace(bolt.pace, count, took_us // 1000, _ROWS_PER_TURN, epoch.bytes - sent_bytes)
+
+    def finish(self, epoch: Epoch, bolt: BoltTask) -> None:
+        """Move the results of a user call into the epoch as a whole: its emissions, and its acks of earlier inputs."""
+        if bolt.runner.late_acks or bolt.runner.late_failures:
+            self._failures.take_late(epoch, bolt)
+        if bolt.done_since:
+            self._meters.note_done(bolt, self._clock.now_us())
+        if not self.is_careful:
+            self._timers.advance(epoch, bolt)
+        self.deliver(epoch, bolt)
+
+    def take_emitted(self, epoch: Epoch, spout: SpoutTask, now_ms: int) -> None:
+        """Take tuples that a spout emitted outside next_tuple, such as in `fail`."""
+        spout.begin(now_ms)
+        spout.take_births(epoch, now_ms)
+        self.deliver(epoch, spout)
+
+    def deliver(self, epoch: Epoch, sender: BoltTask | SpoutTask) -> None:
+        """Make what a task has emitted final: count it, and put marks behind rows for tasks of this worker."""
+        emitter = sender.emitter
+        if sender.time is None and not (emitter.log or emitter.spreads or emitter.renewed):
+            return
+        if emitter.renewed:
+            epoch.renew(emitter.renewed)
+            emitter.renewed.clear()
+        epoch.bytes += emitter.weight()
+        counts = self._tally.of(sender.task)
+        self._taps.note(emitter, self._clock)
+        counts.add_emitted(*emitter.take_counts())
+        if not self.is_careful:
+            self._timers.tell(sender)
