@@ -73,7 +73,7 @@ class FileSink(TransactionalSink):
         self._batches: list[Any] = []  # Parquet: rows before `_rows`, as columns
         self._fields: tuple[str, ...] = () if self._schema is None else tuple(self._schema.names)
         self._newest: tuple[str, int] | None = None  # name and bytes of the file that the next epoch may replace
-        self._checks = [] if self._schema is None else [_check_of(each.name, each.type) for each in self._schema]
+        self._checks = [] if self._schema is None else [column_check(each.name, each.type) for each in self._schema]
         self._system: Any = None
 
     def begin(self, epoch: int) -> None:
@@ -103,7 +103,7 @@ class FileSink(TransactionalSink):
         if source.fields != self._fields:
             places = [source.position(name) for name in self._fields]
             rows = [tuple(values[place] for place in places) for values in rows]
-        batch = _batch(self._schema, rows)
+        batch = row_batch(self._schema, rows)
         if self._format == "parquet":
             self._seal()
             self._batches.append(batch)
@@ -111,7 +111,12 @@ class FileSink(TransactionalSink):
             self._rows += rows
 
     def prepare(self, epoch: int) -> Any:
-        """Stage the epoch's rows, together with those of a newest file that is small; return [staged, name, bytes]."""
+        """Stage the epoch's rows, together with those of a newest file that is small; return [staged, name, bytes].
+
+        An epoch whose rows all failed has no file, and its value is [].
+        """
+        if not self._count_rows():
+            return []
         with self._speaking():
             return self._prepare(epoch)
 
@@ -133,6 +138,8 @@ class FileSink(TransactionalSink):
 
     def commit(self, epoch: int, prepared: Any) -> None:
         """Give the staged file its name."""
+        if not prepared:
+            return
         with self._speaking():
             self._commit(epoch, *prepared)
 
@@ -236,7 +243,7 @@ class FileSink(TransactionalSink):
     def _seal(self) -> None:
         """Make columns of the rows that were written one by one."""
         if self._rows:
-            self._batches.append(_batch(self._schema, self._rows))
+            self._batches.append(row_batch(self._schema, self._rows))
             self._rows = []
 
     def _text(self, is_first: bool) -> bytes:
@@ -274,7 +281,7 @@ def cell(value: Any) -> Any:
     return value if value is None or type(value) in (str, int, float) else json_text(value)
 
 
-def _batch(schema: Any, rows: Sequence[Sequence[Any]]) -> Any:
+def row_batch(schema: Any, rows: Sequence[Sequence[Any]]) -> Any:
     """Return rows as a batch; ValueError or TypeError when a column would change a value."""
     import pyarrow as pa
 
@@ -287,7 +294,7 @@ def _batch(schema: Any, rows: Sequence[Sequence[Any]]) -> Any:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _check_of(name: str, kind: Any) -> Callable[[Any], None]:
+def column_check(name: str, kind: Any) -> Callable[[Any], None]:
     """Return the check of a column's values, which raises ValueError."""
     import pyarrow as pa
 

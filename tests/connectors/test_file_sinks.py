@@ -122,6 +122,19 @@ def test_rows_that_do_not_fit_the_schema_are_parked_by_field(tmp_path: Path) -> 
     assert sum(pq.read_table(path).num_rows for path in tmp_path.glob("*.parquet")) == 2
 
 
+@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
+def test_an_epoch_whose_rows_all_failed_leaves_no_file(tmp_path: Path, format: str) -> None:
+    topology, feed = build(FileSink(tmp_path, format, "n bigint, text string", flush_secs=0, target_bytes=0))
+    with LocalCluster() as cluster:
+        cluster.submit(topology, CONF)
+        for row in ([1, "a"], [1.5, "b"], [2, "c"]):
+            feed.feed(row)
+            cluster.run_until_idle()
+        assert len(cluster.dead_letters) == 1
+    assert read(tmp_path) == Counter([(1, "a"), (2, "c")])
+    assert len([path for path in tmp_path.iterdir() if path.is_file()]) == 2
+
+
 @pytest.mark.parametrize("name", ["a\0b", "a\udcffb", " "])
 def test_a_name_that_no_system_takes_is_refused_where_it_is_given(name: str) -> None:
     for make in (FileSink, DeltaSink, IcebergSink):
