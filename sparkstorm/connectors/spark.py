@@ -13,6 +13,7 @@ from sparkstorm.api.columns import rows_of
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import TransactionalSink
+from sparkstorm.connectors.file_sinks import column_check, row_batch
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, StoreInconsistentError
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.model.values.column_types import ANY, ColumnType, parse_columns
@@ -221,7 +222,8 @@ class SparkSink(TransactionalSink):
 
     `write` runs in the epoch's first phase, `commit` after the worker's commit, with the epoch of the task as batch id. It may be
     called again with the same messages after a crash, as by Spark. A `DataSourceWriter` takes no batch id: each epoch has a writer
-    of its own, whose data source has the options `sparkstorm-sink` and `sparkstorm-epoch`. Each task commits for itself. The
+    of its own, whose data source has the options `sparkstorm-sink` and `sparkstorm-epoch`. Each task commits for itself. A writer
+    of Arrow batches gets the schema's types; a row with a value that they do not hold unchanged is tried again and parked. The
     attributes of a commit message must be values that a tuple may carry. What `write` of an epoch left that was never committed is
     for the source to clean up. An epoch lasts `flush_secs`.
     """
@@ -248,10 +250,18 @@ class SparkSink(TransactionalSink):
         self._stream_writer: Any = made.streamWriter(self._schema, False) if self._is_stream else None
         self._names = list(self._schema.names)
         self._rows: list[Any] = []
+        self._arrow_schema: Any = None  # of a writer of Arrow batches
+        self._checks: list[Callable[[Any], None]] | None = None
 
     def begin(self, epoch: int) -> None:
-        """Begin without rows."""
+        """Begin without rows; the first epoch's writer tells whether batches are wanted."""
         self._rows = []
+        if self._checks is None:
+            if _takes_arrow(self._writer(epoch)):
+                from pyspark.sql.pandas.types import to_arrow_schema
+
+                self._arrow_schema = to_arrow_schema(self._schema, timezone="UTC")
+            self._checks = [column_check(each.name, each.type) for each in self._arrow_schema or ()]
 
     def write(self, tup: Tuple) -> None:
         """Keep a row for the writer."""
@@ -259,12 +269,14 @@ class SparkSink(TransactionalSink):
             raise ValueError(
                 f"a row of {len(tup.values)} values for the columns {', '.join(self._names)} of {self._source.__name__}"
             )
+        for check, value in zip(self._checks or (), tup.values, strict=False):  # none for a writer of Rows
+            if value is not None:
+                check(value)
         self._rows.append(tup.values)
 
     def prepare(self, epoch: int) -> Any:
         """Have the writer write the rows; its commit message, with its class, goes into the worker's commit."""
-        writer = self._writer(epoch)
-        message = writer.write(self._given(writer))
+        message = self._writer(epoch).write(self._given())
         return [] if message is None else [type(message).__qualname__, dict(vars(message))]
 
     def commit(self, epoch: int, prepared: Any) -> None:
@@ -281,20 +293,20 @@ class SparkSink(TransactionalSink):
         own = {"sparkstorm-sink": self._name, "sparkstorm-epoch": str(epoch)}
         return make_source(self._source, {**self._options, **own}).writer(self._schema, False)
 
-    def _given(self, writer: Any) -> Iterator[Any]:
+    def _given(self) -> Iterator[Any]:
+        if self._arrow_schema is not None:
+            return iter([row_batch(self._arrow_schema, self._rows)] if self._rows else [])
         from pyspark.sql import Row
-        from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
-        if isinstance(writer, DataSourceStreamArrowWriter | DataSourceArrowWriter):
-            import pyarrow as pa
-            from pyspark.sql.pandas.types import to_arrow_schema
-
-            columns = [list(column) for column in zip(*self._rows, strict=True)]
-            return iter(
-                [pa.RecordBatch.from_arrays([pa.array(c) for c in columns], self._names).cast(to_arrow_schema(self._schema))]
-            )
         make = Row(*self._names)
         return (make(*values) for values in self._rows)
+
+
+def _takes_arrow(writer: Any) -> bool:
+    """Return whether a writer is given Arrow batches; others are given Rows."""
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
+
+    return isinstance(writer, DataSourceStreamArrowWriter | DataSourceArrowWriter)
 
 
 def _base_source() -> type[DataSource]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -360,6 +361,30 @@ def test_a_stream_writer_is_a_sink_whose_batch_is_the_epoch(tmp_path: Path, arro
         cluster.run_until_idle()
     assert len(list(tmp_path.glob("*.json"))) > 1
     assert written(tmp_path) == Counter((n, str(n)) for n in range(30))
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad", "reason"),
+    [
+        ("n array<double>", [1.0], {1.0, 2.0}, r"field 'n' is {1.0, 2.0}"),
+        ("n array<double>", [1, 2.5], [1.0, True], r"field 'n' is \[1.0, True\], but the column is list<"),
+        ("n string", "a", b"a", "field 'n' is b'a' of type bytes, but the column is string"),
+        ("n map<string,bigint>", {"a": 1}, {"a": 1.5}, r"field 'n' is {'a': 1.5}, but the column is map<"),
+    ],
+)
+def test_a_writer_of_batches_gets_no_value_changed(tmp_path: Path, schema: str, good: Any, bad: Any, reason: str) -> None:
+    feed, builder = FeederSpout(["n"]), TopologyBuilder()
+    builder.set_spout("feed", feed)
+    builder.set_bolt("files", SparkSink(JsonFiles, {"path": str(tmp_path), "arrow": "yes"}, schema), inputs="feed")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), {"topology.max.retries": 0})
+        for value in (bad, good):
+            feed.feed([value])
+            cluster.run_until_idle()
+        (letter,) = cluster.dead_letters
+    assert re.search(reason, letter.reason)
+    rows = [row for file in tmp_path.glob("*.json") for row in json.loads(file.read_text())]
+    assert rows == [[[list(pair) for pair in good.items()] if isinstance(good, dict) else good]]
 
 
 def written(folder: Path) -> Counter[tuple[Any, ...]]:
