@@ -21,6 +21,10 @@ Hint = Callable[[], None]
 MAX_NODE_BYTES = 1_000_000
 
 
+def no_hint() -> None:
+    """Do nothing: the hint of a reader that polls a store which keeps what is read with a hint (watched.py)."""
+
+
 class Stored(NamedTuple):
     """Content of a node, and the version that a compare-and-put must name."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sparkstorm.cluster import paths
-from sparkstorm.cluster.base import MAX_NODE_BYTES, Hint
+from sparkstorm.cluster.base import MAX_NODE_BYTES, Hint, no_hint
 from sparkstorm.cluster.gray_upgrade_state import GrayUpgradeState
 from sparkstorm.cluster.nimbus_state import NimbusState
 from sparkstorm.errors import FailedAssignTopologyError, StateConflictError, StoreInconsistentError
@@ -236,7 +236,7 @@ class StormState(NimbusState, GrayUpgradeState):
 
     def note_store_mark(self, topology_id: str, mark: StoreMark) -> None:
         """Add what one worker knows; nothing is written for a topology that is gone."""
-        if self.store.get(paths.storm(topology_id)) is not None:
+        if self.store.get(paths.storm(topology_id), no_hint) is not None:
             self._update(StoreMark, paths.store_mark(topology_id), lambda found: newer_mark(found, mark))
 
     # -- errors --------------------------------------------------------------------------------------------------

@@ -79,6 +79,16 @@ class ZooKeeperAddress:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Watcher:
+    """A hint as kazoo calls it; equal for equal hints: kazoo keeps watchers in a set per path, so a poll does not pile them up."""
+
+    hint: Hint
+
+    def __call__(self, _event: object) -> None:
+        self.hint()
+
+
 class Pauses:
     """Pauses between the tries of one request: after a lost connection they end as soon as there is one again.
 
@@ -124,7 +134,7 @@ class ZooKeeperStateStore:
         self._pid = os.getpid()
         self._epoch = 0
         self._closed = False
-        self._hints: dict[Hint, Callable[[object], None]] = {}
+        self._written: dict[str, tuple[int, int]] = {}  # session and version of its ephemeral nodes, as it wrote them last
         self._limit_s = address.request_timeout_ms / 1000
         self.rollbacks = 0
         """Number of times that the server was older than the session, which was then made anew."""
@@ -221,8 +231,7 @@ class ZooKeeperStateStore:
         )
 
     def _watcher(self, hint: Hint | None) -> Callable[[object], None] | None:
-        # One wrapper per hint: kazoo keeps watchers in a set per path, so a poll does not pile them up.
-        return None if hint is None else self._hints.setdefault(hint, lambda _event: hint())
+        return None if hint is None else _Watcher(hint)
 
     def ensure_path(self, path: str) -> None:
         """Make the node, empty, unless it is there."""
@@ -320,10 +329,16 @@ class ZooKeeperStateStore:
 
     def put_ephemeral(self, path: str, data: bytes) -> None:
         """Write this session's own ephemeral node; a stale one of an older session of the same owner is replaced."""
+        session, version = self._written.pop(path, (0, 0))
+        if session and session == self._session():
+            # Nobody else has written since this session did: one request. Another owner's node has another version.
+            with contextlib.suppress(StateConflictError):
+                self._written[path] = session, self.put(path, data, version)
+                return
         while True:
             holder = self._holder(path)
             if holder == self._session():
-                self.put(path, data)
+                self._written[path] = holder, self.put(path, data)
                 return
             if holder is not None:
                 self.delete(path)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sparkstorm.blobs.store import BlobStore
+from sparkstorm.cluster.base import no_hint
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import SparkStormError, StoreUnavailableError
 from sparkstorm.supervisor.base import NodeStorage
@@ -44,7 +45,7 @@ class CodeTrials:
     def step(self, now_ms: int) -> bool:
         """Take ended trials in, begin new ones and drop those of decided requests; return whether verdicts have changed."""
         before = self.verdicts
-        opened, _ = self._state.open_requests()
+        opened, _ = self._state.open_requests(no_hint)
         wanted = {each.base.code_key: each.topology_id for each, outcome in opened if each.base is not None and outcome is None}
         for key, trial in list(self._running.items()):
             verdict = trial.poll()

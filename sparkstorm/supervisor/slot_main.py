@@ -22,6 +22,7 @@ from sparkstorm.blobs.trial import CodeTrial
 from sparkstorm.clock import SystemClock
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.tickets import Ticket, redeem
+from sparkstorm.cluster.watched import WatchedStore
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.config import default_conf, merge
 from sparkstorm.embedded.redis import client_of
@@ -180,7 +181,8 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
     address = ZooKeeperAddress(at.hosts, at.root, at.user or None, at.password or None).with_patience_of(conf)
     address = replace(address, session_timeout_ms=at.session_timeout_ms, viewer=at.viewer)
     key = bytes.fromhex(spec.hmac_key) or None
-    state = StormState(ZooKeeperStateStore(address), key)
+    store = WatchedStore(ZooKeeperStateStore(address), SystemClock().now_ms, str(place.slot))
+    state = StormState(store, key)
     blobs = BlobStore(state, RedisBytesStore(client_of(spec.redis, 10)), key or b"")
     settings = SupervisorSettings.of(conf)
     duties = SupervisorDuties(

@@ -98,6 +98,7 @@ class SlotSync:
         self._marks: dict[str, StoreMark] = {}  # of the stores of topologies, as this slot's workers and ZooKeeper know them
         self._new_mark: str | None = None  # topology whose mark ZooKeeper lacks
         self._mark_due_ms = 0
+        self._written_mark: tuple[str, StoreMark, int] | None = None  # topology, mark, session
         self._runs: tuple[str, WorkerCode] | None = None  # topology and code of a worker that has beaten
         parts = (self._follow, self._supervise, self._fetch, self._deliver, self._tell_upgraded, self._master, self._publish)
         self._duties: tuple[Callable[[int], None], ...] = parts
@@ -402,8 +403,12 @@ class SlotSync:
         topology_id = self._new_mark
         if topology_id is None or now_ms < self._mark_due_ms:
             return
-        if (mark := self._marks.get(topology_id)) is not None:
-            self._desk().state.note_store_mark(topology_id, mark)
+        mark, state = self._marks.get(topology_id), self._desk().state
+        # A ZooKeeper that was put back to an older state ends the session: then it is written again.
+        written = None if mark is None else (topology_id, mark, state.store.session_epoch)
+        if mark is not None and written != self._written_mark:
+            state.note_store_mark(topology_id, mark)
+            self._written_mark = written
         self._mark_due_ms = now_ms + MARK_EVERY_MS
         if self._new_mark == topology_id:
             self._new_mark = None

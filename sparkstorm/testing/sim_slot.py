@@ -11,6 +11,7 @@ from sparkstorm.blobs.base import BytesStore
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.base import StateStore
 from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.cluster.watched import WatchedStore
 from sparkstorm.config import Conf
 from sparkstorm.hosting.base import SlotSpec, StateAddress
 from sparkstorm.model.assignment import WorkerSlot
@@ -226,7 +227,7 @@ class SimSlot:
 
     def _connect(self, storage: MemoryNodeDir) -> SlotStores:
         self.store = self._around.open_session(str(self.slot))
-        state = StormState(self.store, KEY)
+        state = StormState(WatchedStore(self.store, self._around.simulation.clock.now_ms, str(self.slot)), KEY)
         settings = SupervisorSettings.of(self._around.conf)
         duties = SupervisorDuties(
             host=self.node.host,

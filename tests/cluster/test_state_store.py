@@ -11,6 +11,7 @@ from kazoo.exceptions import SessionExpiredError
 
 from sparkstorm.cluster.base import StateStore, Stored
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
+from sparkstorm.cluster.watched import WatchedStore
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.embedded import ZooKeeperServer
 from sparkstorm.errors import StateConflictError, StoreUnavailableError
@@ -34,6 +35,23 @@ class LocalBench:
 
     def close(self) -> None:
         pass
+
+
+class WatchedBench(LocalBench):
+    """Sessions on one local tree whose reads with a hint are kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.local: dict[int, LocalStateStore] = {}
+
+    def open(self) -> StateStore:
+        inner = LocalStateStore(self.tree)
+        watched = WatchedStore(inner, lambda: 0)
+        self.local[id(watched)] = inner
+        return watched
+
+    def expire(self, store: StateStore) -> None:
+        self.local[id(store)].expire_session()
 
 
 class ZooKeeperBench:
@@ -69,10 +87,11 @@ class ZooKeeperBench:
 Bench = LocalBench | ZooKeeperBench
 
 
-@pytest.fixture(params=["local", pytest.param("zookeeper", marks=pytest.mark.system)])
+@pytest.fixture(params=["local", "watched", pytest.param("zookeeper", marks=pytest.mark.system)])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    local = request.param == "local"
-    made: Bench = LocalBench() if local else ZooKeeperBench(request.getfixturevalue("zookeeper_server"))
+    twins = {"local": LocalBench, "watched": WatchedBench}
+    twin = twins.get(request.param)
+    made: Bench = twin() if twin else ZooKeeperBench(request.getfixturevalue("zookeeper_server"))
     yield made
     made.close()
 
