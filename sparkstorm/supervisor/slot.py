@@ -31,6 +31,7 @@ from sparkstorm.model.worker_messages import (
 from sparkstorm.model.worker_spec import WorkerSpec, read_mark
 from sparkstorm.settings import MemorySettings, SupervisorSettings
 from sparkstorm.supervisor.base import Lock, NodeStorage, SpawnWorker, WorkerProcess
+from sparkstorm.supervisor.heartbeat_pace import HeartbeatPace
 from sparkstorm.supervisor.poison_detector import PoisonDetector
 from sparkstorm.supervisor.slot_machine import (
     ChildView,
@@ -103,14 +104,14 @@ class Slot:
         self._spec, self._place, self._sync, self._spawn = spec, place, sync, spawn
         self._conf = merge(default_conf(), spec.conf)
         self._timing = timing_of(self._conf)
-        self._beat_every_ms = SupervisorSettings.of(self._conf).worker_heartbeat_ms
         self._state = SlotState()
         self._child: Child | None = None
         self._suspicion, self._message = PoisonDetector(), ""
         self._reports = SlotReports(place.host, str(place.slot), sync.report)
         self._launches = 0  # as far as this process knows, should the disk refuse to keep the number
         self._disk_problem = ""  # why this host refused the last write
-        self._beat_due_ms = self._house_due_ms = 0
+        self._pace = HeartbeatPace(SupervisorSettings.of(self._conf).worker_heartbeat_ms)
+        self._house_due_ms = 0
 
     @property
     def is_over(self) -> bool:
@@ -150,7 +151,7 @@ class Slot:
                 self._carry_out(action, now_ms)
             if self._state.phase is not before.phase:
                 _LOG.info("slot %s: %s -> %s", self._place.slot, before.phase, self._state.phase)
-                self._beat_due_ms = now_ms
+                self._pace.hurry()
                 self._leave_if_over(before)
             if not actions and self._state == before:
                 break
@@ -359,9 +360,8 @@ class Slot:
 
     def _beat(self, now_ms: int) -> None:
         assignment = self._state.assignment
-        if assignment is None or now_ms < self._beat_due_ms:
+        if assignment is None or not self._pace.is_due(now_ms):
             return
-        self._beat_due_ms = now_ms + self._beat_every_ms
         slot, child = self._place.slot, self._child
         by_executor, of_worker = _divide(child.stats if child else {})
         word, host_problem = self._state.reported(self._timing), self._sync.problem or self._disk_problem
@@ -381,7 +381,8 @@ class Slot:
             stats={**of_worker, **self._figures(now_ms)},
             message=self._message or host_problem,
         )
-        self._sync.beat(beat)
+        if self._pace.is_worth_writing(beat, of_worker, self._silent_ms(now_ms), now_ms):
+            self._sync.beat(beat)
         if child is not None and child.stats and self._state.phase is Phase.RUNNING:
             self._sync.runs(child.spec.topology_id, WorkerCode(child.spec.code_key, child.spec.conf_key))
 

@@ -277,3 +277,20 @@ def test_a_worker_that_prints_much_is_not_hung(bench: Bench, is_printing: bool, 
         bench.processes[-1].reports.append(Alive(is_printing))
         bench.run(1_000)
     assert bool(bench.processes[-1].dumps) is is_hung
+
+
+def test_a_worker_whose_figures_do_not_change_beats_half_as_often_and_a_change_is_told_within_a_period(bench: Bench) -> None:
+    written: list[WorkerBeat] = []
+    bench.sync.beat = written.append  # type: ignore[method-assign, assignment]
+
+    def beats(ms: int, executed: int, uptime_ms: int) -> int:
+        written.clear()
+        stats: dict[str, Any] = {"1-2": {"executed": executed, "uptime_ms": uptime_ms}, "blocked": []}
+        for _ in range(0, ms, 1_000):
+            bench.processes[-1].reports.append(Beat(stats))
+            bench.run(1_000)
+        return len(written)
+
+    assert beats(10_000, 1, 5) in (5, 6)
+    assert beats(1_000, 2, 6) == 1
+    assert sum(beats(1_000, number, 7) for number in range(3, 13)) == 10
