@@ -62,6 +62,8 @@ class DriverSettings(Settings):
     supervisors: Annotated[int, "sparkstorm.supervisors"]
     slots_per_supervisor: Annotated[int, "sparkstorm.slots.per.supervisor"]
     slots_start_ms: Annotated[int, "sparkstorm.slots.start.timeout.ms"]
+    slots_hosts: Annotated[int, "sparkstorm.slots.hosts"]
+    slots_settle_ms: Annotated[int, "sparkstorm.slots.settle.ms"]
     authenticates: Annotated[bool, "sparkstorm.spark.authenticate"]
     patience_ms: Annotated[int, "sparkstorm.stores.patience.secs"]
     progress_ms: Annotated[int, "sparkstorm.progress.interval.ms"]

@@ -252,12 +252,19 @@ class Cluster:
             self.state.store.delete(f"{paths.STOP_SLOTS}/{gone}")
         spec = self._slot_spec()
         count = self.settings.slots
-        ticket = partial(self._tickets.ticket, spec.to_json())
-        slots = SparkSlots(self.sc, count, main_by_ticket, ticket, lambda: self.state.store.ensure_path(spec.stop_path))
+        ticket = lambda number: self._tickets.ticket(replace(spec, number=number).to_json())  # noqa: E731 - short, and used once
+        stop, move = partial(self.state.store.put, spec.stop_path, b""), partial(self._ask_to_move, spec.stop_path)
+        slots = SparkSlots(self.sc, count, main_by_ticket, ticket, stop, move)
         self._closers.callback(slots.stop)
-        slots.start(self.settings.slots_start_ms)
+        slots.start(self.settings.slots_start_ms, self.settings.slots_hosts, self.settings.slots_settle_ms)
         self.slots = slots
         self._wait_for_slots(count)
+
+    def _ask_to_move(self, stop_path: str, number: int | None) -> None:
+        if number is None:
+            self.state.store.delete(stop_path)
+        else:
+            self.state.store.put(stop_path, str(number).encode())
 
     def _slot_spec(self) -> SlotSpec:
         at = self.stores.connection
@@ -294,7 +301,7 @@ class Cluster:
 
         def is_settled() -> bool:
             self.check_spark()
-            return self._registered_slots() >= wanted or self.slots.ends >= hopeless
+            return (self._registered_slots() >= wanted and self.slots.are_placed) or self.slots.ends >= hopeless
 
         wait_until(is_settled, self.settings.slots_start_ms)
         there = self._registered_slots()

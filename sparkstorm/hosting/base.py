@@ -39,7 +39,8 @@ class SlotSpec:
     A node has `slots_per_node` ports, or (0) as many as slots happen to land there: Spark places them, not we.
     The nodes of the driver with number n > 1 end in "@n": drivers that share a root have no node in common.
     A slot takes the first free (node, port), ports outermost, so that slots spread over the nodes. `local_dir` is made
-    on every host. A node made at `stop_path` in the state store ends every slot gently. `hmac_key` is hexadecimal.
+    on every host. A node made at `stop_path` in the state store ends every slot gently; with a number as its content, the slot
+    of that `number` if it has no worker. `hmac_key` is hexadecimal.
     `entry` ("module:function", empty outside tests) replaces the worker's runtime.
     """
 
@@ -54,6 +55,7 @@ class SlotSpec:
     hmac_key: str = field(default="", repr=False)
     conf: Mapping[str, JsonValue] = field(default_factory=dict, repr=False)
     stop_path: str = ""
+    number: int = 0
     driver_number: int = 1
     entry: str = ""
 

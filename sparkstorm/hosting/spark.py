@@ -1,4 +1,4 @@
-"""Slots as Spark tasks: one job of a single task per slot, kept alive by a thread of the driver.
+"""Slots as Spark tasks: one job of a single task per slot, kept alive by a thread of the driver, spread over Spark's hosts.
 
 Spark's own retry is not relied on: it counts failures per task set and never forgets them, and `local[N]` has none. A
 slot's task never raises: it returns a word. Its closure carries a one-time ticket (cluster/tickets.py) and no secret.
@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from itertools import count as count_from
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -22,7 +23,10 @@ from pyspark import SparkConf, SparkContext, TaskContext
 
 from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError, StoreUnavailableError
 from sparkstorm.hosting.base import RestartPause
+from sparkstorm.hosting.slot_places import SlotPlaces
+from sparkstorm.hosting.spark_executors import executor_of_group, executors_of, one_partition
 from sparkstorm.hosting.spark_security import guard_accumulators
+from sparkstorm.hosting.spread import Executor, is_complete
 
 _LOG = logging.getLogger(__name__)
 JOB_GROUP: Final = "sparkstorm-slot"
@@ -47,9 +51,14 @@ _LOST: Final = "the process of this slot was lost"
 _CONTRADICTED = ("spark.speculation", "spark.dynamicAllocation.enabled")
 _PACKAGE_ROOT = str(Path(__file__).parents[2])
 EXECUTOR_WAIT_MS = 60_000
+SETTLE_MS = 3_000
 STOP_WAIT_MS = 8_000
 KILL_WAIT_MS = 10_000
 _POLL_S = 0.05
+_LOOK_S = 0.2
+_EVEN_S = 1.0  # between looks for a host that has returned: Spark itself needs longer to start its executor
+_ANSWER_S = 2.0  # for a slot without a worker to end: it polls four times a second
+_REST_S = 30.0  # after every slot of the crowded hosts had a worker
 _PROCESS_END = re.compile(r"Python worker exited unexpectedly[^:\n]*|ExecutorLostFailure \([^\n]{,200}")
 _PYTHON_ERROR = re.compile(r"(?!org\.|java\.|Py4J)[\w.]+(Error|Exception): ")
 
@@ -88,11 +97,12 @@ TicketT = TypeVar("TicketT")
 
 
 class SparkSlots(Generic[TicketT]):
-    """`count` slots on one SparkContext, under the laws of Slots.
+    """`count` slots on one SparkContext, under the laws of Slots, spread evenly over its hosts.
 
     Each submission of a slot's job, the first and every further one, runs `slot_main` with a fresh ticket that is good
-    while the job runs. `ask_to_stop` tells all slots to end gently (it makes the node at the spec's `stop_path`);
-    without it they are cancelled.
+    while the job runs; `ticket` gets the slot's number. `ask_to_stop` tells all slots to end gently (it makes the node at
+    the spec's `stop_path`); without it they are cancelled. `ask_to_move` tells the slot of a number to end gently if it has
+    no worker, None withdraws that; without it, slots stay where they are when a host returns.
     """
 
     def __init__(
@@ -100,31 +110,50 @@ class SparkSlots(Generic[TicketT]):
         sc: SparkContext,
         count: int,
         slot_main: Callable[[TicketT], str],
-        ticket: Callable[[], AbstractContextManager[TicketT]],
-        ask_to_stop: Callable[[], None] | None = None,
+        ticket: Callable[[int], AbstractContextManager[TicketT]],
+        ask_to_stop: Callable[[], object] | None = None,
+        ask_to_move: Callable[[int | None], object] | None = None,
     ) -> None:
         self._sc, self._count, self._slot_main, self._ticket = sc, count, slot_main, ticket
-        self._ask_to_stop = ask_to_stop
+        self._ask_to_stop, self._ask_to_move = ask_to_stop, ask_to_move
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._active: set[int] = set()
+        self._group_by_slot: dict[int, str] = {}  # of the jobs that run
+        self._runs = count_from(1)
+        # A local master is one process: there is nothing to choose.
+        is_local = _local_cores(_master_of(sc)) is not None
+        self._places = None if is_local else SlotPlaces(lambda: executors_of(sc), count)
+        self._moved: set[int] = set()  # slots that end because they are to run elsewhere
+        self._asking = threading.RLock()
+        self._asked: int | None = None  # the slot that was asked to move
+        self._ask_due = 0.0
         self.ends = 0  # slot jobs that ended unasked
         self.last_end = ""  # why the last of them did
 
-    def start(self, wait_ms: int = EXECUTOR_WAIT_MS) -> None:
-        """Submit a job per slot; SlotsUnavailableError when Spark has fewer cores even after `wait_ms`."""
+    def start(self, wait_ms: int = EXECUTOR_WAIT_MS, hosts: int = 0, settle_ms: int = SETTLE_MS) -> None:
+        """Submit a job per slot; SlotsUnavailableError when Spark has fewer cores even after `wait_ms`.
+
+        Slots are spread over `hosts` hosts if so many come in time, else over those that have come; 0: over those whose
+        executors come within `settle_ms` of each other.
+        """
         _check_context(self._sc)
-        self._wait_for_cores(wait_ms)
+        if self._places is None:
+            self._wait_for_cores(wait_ms)
+        else:
+            self._wait_for_executors(wait_ms, hosts, settle_ms)
         for index in range(self._count):
             # Not pyspark's InheritableThread: each thread sets its own job group and inherits none.
-            thread = threading.Thread(target=self._keep, args=(index,), name=f"{JOB_GROUP}-{index}", daemon=True)
-            self._threads.append(thread)
+            self._threads.append(threading.Thread(target=self._keep, args=(index,), name=f"{JOB_GROUP}-{index}", daemon=True))
+        if self._places is not None:
+            watch = threading.Thread(target=self._watch, args=(self._places,), name=f"{JOB_GROUP}-places", daemon=True)
+            self._threads.append(watch)
+        for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
         """Ask the slots to end, cancel those that do not, and wait for the jobs' ends."""
         self._stopping.set()
-        if self._ask_to_stop is not None and self._active:
+        if self._ask_to_stop is not None and self._group_by_slot:
             try:
                 self._ask_to_stop()
                 self._join(STOP_WAIT_MS)
@@ -132,13 +161,18 @@ class SparkSlots(Generic[TicketT]):
                 _LOG.warning("%s: slots cannot be asked to stop, and are cancelled", error)
             except Exception:  # a store that is gone already must not keep the cancelling from happening
                 _LOG.exception("slots could not be asked to stop; they are cancelled")
-        for index in sorted(self._active):
-            self._sc.cancelJobGroup(f"{JOB_GROUP}-{index}")
+        for group in sorted(self._group_by_slot.copy().values()):
+            self._sc.cancelJobGroup(group)
         self._join(KILL_WAIT_MS)
 
     def running(self) -> int:
         """Number of running slot jobs."""
-        return len(self._active)
+        return len(self._group_by_slot)
+
+    @property
+    def are_placed(self) -> bool:
+        """Return whether every slot was seen to run on its host; True on a local master."""
+        return self._places is None or self._places.are_settled
 
     def _join(self, wait_ms: int) -> None:
         deadline = time.monotonic() + wait_ms / 1000
@@ -153,32 +187,126 @@ class SparkSlots(Generic[TicketT]):
                 raise SlotsUnavailableError(_shortage(master, cores if most is None else most, self._count))
             time.sleep(_POLL_S)
 
+    def _wait_for_executors(self, wait_ms: int, hosts: int, settle_ms: int) -> None:
+        began = newest_at = time.monotonic()
+        expected = _expected_executors(self._sc)
+        known: set[str] = set()
+        while True:
+            found, now = executors_of(self._sc), time.monotonic()
+            if {each.id for each in found} - known:
+                newest_at = now
+                known |= {each.id for each in found}
+            if is_complete(found, self._count, hosts, expected, round((now - newest_at) * 1000), settle_ms):
+                return
+            if now - began >= wait_ms / 1000:
+                break
+            self._wait_for_cores(max(0, wait_ms - round((now - began) * 1000)))
+            time.sleep(_POLL_S)
+        there = sorted({each.host for each in found})
+        if not hosts:
+            return
+        _LOG.warning(
+            "%d of the %d hosts of sparkstorm.slots.hosts have executors (%s): slots are spread over these, and another gets "
+            "its share when it comes",
+            len(there),
+            hosts,
+            ", ".join(there),
+        )
+
     def _keep(self, index: int) -> None:
         pause = RestartPause()
         while not self._stopping.is_set():
+            is_placed, place = self._take_place(index)
+            if not is_placed:
+                return
             began = time.monotonic()
-            self._active.add(index)
-            try:
-                reason = self._run_once(index)
-            finally:
-                self._active.discard(index)
+            reason = self._run_once(index, place)
+            if self._places is not None:
+                self._places.leave(index)
             if _is_stopped(self._sc):
                 return
+            if index in self._moved:
+                self._moved.discard(index)
+                _LOG.info("slot %d is to run on another host", index)
+                continue
             self.last_end = reason
             self.ends += 1
             if self._stopping.wait(pause.after_ms(round((time.monotonic() - began) * 1000)) / 1000):
                 return
             _LOG.warning("slot job %d ended (%s); it is submitted again", index, reason)
 
-    def _run_once(self, index: int) -> str:
-        sc = self._sc
+    def _take_place(self, index: int) -> tuple[bool, Executor | None]:
+        """Wait until the slot has a place: whether it has one, and its executor (None on a local master)."""
+        while self._places is not None:
+            try:
+                self._withdraw(index)  # or the slot would end again in its new place
+                if (place := self._places.take(index)) is not None:
+                    return True, place
+            except Exception as fault:  # ZooKeeper is away, or Spark ends
+                if _is_stopped(self._sc):
+                    return False, None
+                _LOG.warning("slot %d gets no place: %s", index, fault)
+            if self._stopping.wait(_EVEN_S):
+                return False, None
+        return True, None
+
+    def _run_once(self, index: int, place: Executor | None) -> str:
+        sc, group = self._sc, f"{JOB_GROUP}-{index}-{next(self._runs)}"
         try:
-            with self._ticket() as ticket:
-                sc.setJobGroup(f"{JOB_GROUP}-{index}", f"worker slot {index}", interruptOnCancel=True)
-                words: list[str] = sc.parallelize([index], 1).mapPartitions(_closure(self._slot_main, ticket)).collect()
+            with self._ticket(index) as ticket:
+                sc.setJobGroup(group, f"worker slot {index}", interruptOnCancel=True)
+                self._group_by_slot[index] = group
+                words: list[str] = one_partition(sc, place).mapPartitions(_closure(self._slot_main, ticket)).collect()
                 return words[0]
         except Exception as fault:  # a killed process or executor, a cancelled job, a stopped context
             return _cause_of(fault)
+        finally:
+            self._group_by_slot.pop(index, None)
+
+    # -- places --------------------------------------------------------------------------------------------------
+
+    def _watch(self, places: SlotPlaces) -> None:
+        even_due = 0.0
+        while not self._stopping.wait(_LOOK_S):
+            try:
+                self._check_landings(places)
+                if time.monotonic() >= even_due:
+                    self._even_out(places, time.monotonic())
+                    even_due = time.monotonic() + _EVEN_S
+            except Exception as fault:  # ZooKeeper is away, or Spark ends
+                if _is_stopped(self._sc):
+                    return
+                _LOG.warning("places of slots: %s", fault)
+
+    def _check_landings(self, places: SlotPlaces) -> None:
+        for index in places.unsure():
+            group = self._group_by_slot.get(index)
+            executor = executor_of_group(self._sc, group) if group else None
+            if group and executor and not places.landed(index, executor):
+                self._moved.add(index)
+                self._sc.cancelJobGroup(group)
+
+    def _even_out(self, places: SlotPlaces, now: float) -> None:
+        """Ask one slot after another of the crowded hosts to move, if it has no worker."""
+        if self._ask_to_move is None or now < self._ask_due:
+            return
+        crowded = places.surplus()
+        with self._asking:
+            asked = self._asked
+            self._withdraw(asked)
+            later = [slot for slot in crowded if asked is None or slot > asked]
+            if later:
+                self._asked = later[0]
+                self._moved.add(later[0])
+                self._ask_to_move(later[0])
+            self._ask_due = now + (_ANSWER_S if later else _REST_S if crowded else 0.0)
+
+    def _withdraw(self, index: int | None) -> None:
+        with self._asking:
+            if index is not None and self._asked == index and self._ask_to_move is not None:
+                self._ask_to_move(None)
+                self._moved.discard(index)
+                self._asked = None
 
 
 def _closure(slot_main: Callable[[TicketT], str], ticket: TicketT) -> Callable[[Iterable[int]], Iterator[str]]:
@@ -228,6 +356,12 @@ def _most_cores(master: str) -> int | None:
         return cores or os.cpu_count() or 1
     found = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master)
     return None if found is None else int(found[1]) * int(found[2])
+
+
+def _expected_executors(sc: SparkContext) -> int:
+    """Return how many executors are known to come; 0 when the master decides that."""
+    found = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,.*", _master_of(sc))
+    return int(found[1]) if found else int(sc.getConf().get("spark.executor.instances", "0") or 0)
 
 
 def _check_context(sc: SparkContext) -> None:

@@ -111,7 +111,7 @@ def _cpus_of(number: int, spec: SlotSpec) -> tuple[int, ...]:
 
 
 def _run(spec: SlotSpec, place: Place, stopping: threading.Event, server: ForkServer | None) -> str:
-    sync = SlotSync(place.slot, place.node_dir, lambda: _connect(spec, place), spec.stop_path)
+    sync = SlotSync(place.slot, place.node_dir, lambda: _connect(spec, place), spec.stop_path, spec.number)
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
     os.set_blocking(wake_read, False)
     sync.notify = lambda: _poke(wake_write)

@@ -75,12 +75,15 @@ class SlotStores:
 class SlotSync:
     """One slot's sync; `notify` wakes the slot's main thread when there is something new to see.
 
-    `connect` opens the stores (StoreUnavailableError when it cannot, and it is tried again); a node that appears at
-    `stop_path` ends the slot.
+    `connect` opens the stores (StoreUnavailableError when it cannot, and it is tried again); an empty node that appears at
+    `stop_path` ends the slot, one that holds the slot's `number` ends it if it has no worker.
     """
 
-    def __init__(self, slot: WorkerSlot, node_dir: NodeStorage, connect: Callable[[], SlotStores], stop_path: str = "") -> None:
-        self._slot, self._dir, self._connect, self._stop_path = slot, node_dir, connect, stop_path
+    def __init__(
+        self, slot: WorkerSlot, node_dir: NodeStorage, connect: Callable[[], SlotStores], stop_path: str = "", number: int = 0
+    ) -> None:
+        self._slot, self._dir, self._connect = slot, node_dir, connect
+        self._stop_path, self._number = stop_path, str(number).encode()
         self._opened: SlotStores | None = None
         self._changed = threading.Event()
         self._assignments: dict[str, Assignment] = {}
@@ -215,12 +218,15 @@ class SlotSync:
         self._changed.clear()
         before, stopping = self.wish, self.stop
         state = self._desk().state
-        if self._stop_path and state.store.get(self._stop_path, self.wake) is not None:
+        asked = state.store.get(self._stop_path, self.wake) if self._stop_path else None
+        if asked is not None and not asked.data:
             self.stop = True
         topology_ids = state.assignment_ids(self.wake)
         read = {each: self._read(each, now_ms) for each in topology_ids}
         self._assignments = {each: assignment for each, assignment in read.items() if assignment}
         self.wish = self._make_wish(now_ms)
+        if asked is not None and asked.data == self._number and self.wish is None and self._runs is None:
+            self.stop = True  # it is to run on another host, and nothing is lost by that
         if (self.wish, self.stop) != (before, stopping):
             self.notify()
 

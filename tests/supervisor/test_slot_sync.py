@@ -97,6 +97,33 @@ def test_a_wish_holds_the_part_the_status_and_the_components(office: Office) -> 
     assert office.woken == 1
 
 
+def test_an_empty_stop_node_ends_the_slot_whatever_it_does(office: Office) -> None:
+    office.submit()
+    office.wish()
+    office.store.put("/slots/stop", b"")
+    office.sync.step(0)
+    assert office.sync.stop
+
+
+def test_a_slot_that_is_asked_to_move_ends_when_it_has_no_worker(office: Office) -> None:
+    whole = office.submit()
+    office.wish()
+    office.store.put("/slots/stop", b"0")
+    office.sync.step(0)
+    assert not office.sync.stop  # it has a worker
+    office.state.remove_assignment("t")
+    office.sync.runs("t", WorkerCode(whole.code_key, whole.conf_key))
+    office.sync.step(0)
+    assert not office.sync.stop  # that worker is not gone yet
+    office.sync.runs_nothing()
+    office.store.put("/slots/stop", b"1")
+    office.sync.step(0)
+    assert not office.sync.stop  # another slot was asked
+    office.store.put("/slots/stop", b"0")
+    office.sync.step(0)
+    assert office.sync.stop
+
+
 def test_the_main_thread_is_woken_only_by_news(office: Office) -> None:
     office.submit()
     office.wish()

@@ -6,7 +6,7 @@ for a gentle stop. (spark-submit hands no standard input on.)
 
 import signal
 import sys
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -30,8 +30,15 @@ def run(master: str, count: int, spec_file: Path, wait_ms: int = EXECUTOR_WAIT_M
     at = spec.zookeeper
     address = ZooKeeperAddress(at.hosts, at.root, at.user, at.password, at.session_timeout_ms)
     store = ZooKeeperStateStore(address)
-    ticket = partial(TicketOffice(store, address).ticket, spec.to_json())
-    slots = SparkSlots(sc, count, main_by_ticket, ticket, lambda: store.ensure_path(spec.stop_path))
+    tickets = TicketOffice(store, address)
+    slots = SparkSlots(
+        sc,
+        count,
+        main_by_ticket,
+        lambda number: tickets.ticket(replace(spec, number=number).to_json()),
+        lambda: store.put(spec.stop_path, b""),
+        lambda number: store.delete(spec.stop_path) if number is None else store.put(spec.stop_path, str(number).encode()),
+    )
     try:
         slots.start(wait_ms)
     except SlotsUnavailableError as refused:

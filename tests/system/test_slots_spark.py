@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -202,6 +203,25 @@ def test_in_a_local_cluster_killed_slots_executors_and_drivers_leave_nothing(
     said = driver.log.read_text()
     assert "(the process of this slot was lost)" in said and "ticket was used" not in said, said  # a second attempt costs nothing
     check_a_killed_driver_leaves_nothing(driver, workers)
+
+
+def slots_by_executor(driver: Driver) -> dict[int, int]:
+    """Number of slots by the executor's process: the forks of its Python daemon."""
+    executors = driver.below("CoarseGrainedExecutorBackend")
+    children = Counter(map(parent_of, driver.below("pyspark")))
+    daemons = {parent_of(daemon): daemon for daemon in children if parent_of(daemon) in executors}
+    return {executor: children[daemons[executor]] if executor in daemons else 0 for executor in executors}
+
+
+def test_slots_are_spread_over_executors_and_return_to_one_that_comes_back(bench: SlotBench, drive: Callable[..., Driver]) -> None:
+    bench.spec = replace(bench.spec, nodes=("node-1", "node-2", "node-3"))
+    driver = drive("local-cluster[3,2,1024]", 3)
+    assert driver.line() == "up"
+    wait_until(lambda: sorted(slots_by_executor(driver).values()) == [1, 1, 1], "a slot on every executor")
+    executor = min(slots_by_executor(driver))
+    os.kill(executor, signal.SIGKILL)
+    wait_until(lambda: executor not in slots_by_executor(driver), "end of the executor")
+    wait_until(lambda: sorted(slots_by_executor(driver).values()) == [1, 1, 1], "a slot on the executor that came back")
 
 
 def test_on_a_standalone_master_killed_slots_executors_and_drivers_leave_nothing(
