@@ -6,19 +6,56 @@ import argparse
 import difflib
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from sparkstorm import __version__
-from sparkstorm.cli import capsules, changes, dead_letters, jobs, logs, offline, topologies, upgrades
+from sparkstorm.cli import capsules, changes, dead_letters, jobs, logs, monitor, offline, topologies, upgrades
 from sparkstorm.cli.common import FAILED, Verb
 from sparkstorm.errors import SparkStormError
 from sparkstorm.model import compiled
 
 _INTERRUPTED = 130
+_HELP_COLUMN = 16
 _UNKNOWN = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 _WORD = re.compile(r"[\w-]+")
+
+
+_GROUPS: dict[str, tuple[Any, ...]] = {
+    "run": (jobs,),
+    "look": (topologies, monitor, logs),
+    "change": (changes, upgrades),
+    "mend": (dead_letters, capsules),
+    "without a cluster": (offline,),
+}
+"""Verbs by what one wants, with their modules: thirty in one list hid most of them."""
+
+
+class _VerbGroup:
+    """Verbs under one title of the help; argparse has no groups of sub-commands."""
+
+    def __init__(self, title: str, verbs: Any) -> None:
+        self._title = title
+        self._verbs = verbs
+        self._helps: dict[str, str] = {}
+
+    def add_parser(self, name: str, *, help: str, **options: Any) -> argparse.ArgumentParser:
+        """Add a verb; it is listed in this group and not among all."""
+        self._helps[name] = help
+        made: argparse.ArgumentParser = self._verbs.add_parser(name, **options)
+        return made
+
+    def __str__(self) -> str:
+        """Return the group's part of the help."""
+        width = shutil.get_terminal_size().columns - _HELP_COLUMN
+        lines = [f"{self._title}:"]
+        for name, help in self._helps.items():
+            head = f"  {name}".ljust(_HELP_COLUMN)
+            lines += textwrap.wrap(help, max(20, width), initial_indent=head, subsequent_indent=" " * _HELP_COLUMN)
+        return "\n".join(lines)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -33,11 +70,18 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """The command line; a verb is a sub-command that sets `run`."""
-    made = _Parser(prog="sparkstorm", description="Storm topologies in Python, hosted on Spark.")
+    made = _Parser(
+        prog="sparkstorm",
+        description="Storm topologies in Python, hosted on Spark.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     made.add_argument("--version", action="version", version=f"sparkstorm {__version__}, row path: {compiled.description}")
-    verbs = made.add_subparsers(required=True, metavar="VERB")
-    for group in (jobs, topologies, changes, upgrades, dead_letters, capsules, logs, offline):
-        group.add_verbs(verbs)
+    verbs = made.add_subparsers(required=True, metavar="VERB", help="one of those below; sparkstorm VERB --help says more")
+    groups = [_VerbGroup(title, verbs) for title in _GROUPS]
+    for group, modules in zip(groups, _GROUPS.values(), strict=True):
+        for module in modules:
+            module.add_verbs(group)
+    made.epilog = "\n\n".join(map(str, groups))
     return made
 
 

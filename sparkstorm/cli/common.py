@@ -1,18 +1,23 @@
-"""Common parts of the verbs: options, the connection, tables, times, and errors as one sentence with an exit status."""
+"""Common parts of the verbs: options, the connection, times, and errors as one sentence with an exit status."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
+from functools import partial
 from typing import Any
 
+from sparkstorm.cli import terminal
 from sparkstorm.client import ClusterClient, connect
 
 Verb = Callable[[argparse.Namespace], int]
 OK, FAILED = 0, 1
+NAME_HELP = "name or id of the topology"
 EXITS = "exit status: 0 done, 1 refused or failed (one sentence on stderr), 2 wrong arguments, 130 stopped with Ctrl-C"
 
 
@@ -25,15 +30,45 @@ def add_verb(verbs: Any, name: str, run: Verb, help: str, **options: Any) -> arg
     return verb
 
 
-def add_topology_verb(verbs: Any, name: str, run: Verb, help: str, **options: Any) -> argparse.ArgumentParser:
-    """Add a verb that speaks to a cluster about one topology: NAME is its first argument."""
+def add_watched_verb(verbs: Any, name: str, run: Verb, help: str, **options: Any) -> argparse.ArgumentParser:
+    """Add a verb that only looks: with --watch, which shows it again and again."""
     verb = add_verb(verbs, name, run, help, **options)
-    verb.add_argument("name", metavar="NAME", help="name or id of the topology")
+    verb.add_argument(
+        "--watch",
+        nargs="?",
+        const=2.0,
+        type=at_least(0.2, float),
+        metavar="SECONDS",
+        help="show it again every 2 s, or every SECONDS, until Ctrl-C",
+    )
+    verb.set_defaults(run=partial(_watched, run))
     return verb
 
 
-def opened(arguments: argparse.Namespace, writes: bool = False) -> ClusterClient:
+def _watched(run: Verb, arguments: argparse.Namespace) -> int:
+    """Run a verb once, or again and again over one connection; on a terminal each time in place of the last."""
+    if arguments.watch is None:
+        return run(arguments)
+    with connect(arguments.cluster) as cluster:
+        arguments.held_cluster = cluster
+        while True:
+            with terminal.page():
+                run(arguments)
+            time.sleep(arguments.watch)
+
+
+def add_topology_verb(verbs: Any, name: str, run: Verb, help: str, **options: Any) -> argparse.ArgumentParser:
+    """Add a verb that speaks to a cluster about one topology: NAME is its first argument."""
+    verb = add_verb(verbs, name, run, help, **options)
+    verb.add_argument("name", metavar="NAME", help=NAME_HELP)
+    return verb
+
+
+def opened(arguments: argparse.Namespace, writes: bool = False) -> AbstractContextManager[ClusterClient]:
     """Connect to the cluster that the arguments name; ReadOnlyConnectionError when the verb writes and may not."""
+    held: ClusterClient | None = getattr(arguments, "held_cluster", None)
+    if held is not None:  # of --watch, which asks again and again
+        return nullcontext(held)
     cluster = connect(arguments.cluster)
     if writes and cluster.is_read_only:
         cluster.close()
@@ -57,25 +92,6 @@ def write_json(value: Any) -> None:
 def steps(arguments: argparse.Namespace) -> Callable[[str], None]:
     """Return what says the steps of a request: on stderr when stdout is for a program."""
     return lambda step: print(step, file=sys.stderr if arguments.json else sys.stdout, flush=True)
-
-
-def table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return a table for people: numbers right, texts left."""
-    cells = [[_cell(value) for value in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
-    is_right = [bool(rows) and all(isinstance(row[n], (int, float)) for row in rows) for n in range(len(titles))]
-
-    def line(row: Sequence[str]) -> str:
-        parts = (cell.rjust(w) if right else cell.ljust(w) for cell, w, right in zip(row, widths, is_right, strict=True))
-        return "  ".join(parts).rstrip()
-
-    return "\n".join(map(line, [list(titles), *cells]))
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def when(time_ms: int) -> str:

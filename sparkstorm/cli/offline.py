@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkstorm import config
-from sparkstorm.cli.common import OK, table, write_json
+from sparkstorm.cli.common import OK, write_json
+from sparkstorm.cli.terminal import columns, table
 from sparkstorm.scheduling.form.solve import answer_to
 
 _FORMS = {
@@ -39,7 +40,7 @@ def show(arguments: argparse.Namespace) -> int:
     if arguments.form == "json":
         write_json({"name": job.name, **asdict(graph)})
     elif arguments.form == "table":
-        print(table(("component", "kind", "executors", "tasks", "inputs"), rows_of(graph)))
+        print(table(("component", "kind", "executors", "tasks", "inputs"), rows_of(graph), columns()))
     else:
         forms = {
             "svg": lambda: picture(graph, f"topology {job.name}").text,

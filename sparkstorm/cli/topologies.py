@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from sparkstorm.app.console import bad_lines, held_lines, late_lines
-from sparkstorm.cli.common import OK, add_topology_verb, add_verb, lasted, opened, table, when, write_json
+from sparkstorm.cli.common import NAME_HELP, OK, add_watched_verb, lasted, opened, when, write_json
+from sparkstorm.cli.terminal import columns, show, table
 from sparkstorm.client import TopologyHandle
 from sparkstorm.client.logs import shown
 from sparkstorm.client.worker_problems import DEAD
@@ -27,17 +28,20 @@ _COUNTS = ("emitted", "executed", "acked", "failed", "parked", "pending")
 
 def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
-    verb = add_topology_verb(
-        verbs, "tasks", tasks, "what each task of a topology does: counts, latencies, what waits, its last error"
-    )
-    add_verb(verbs, "list", list_topologies, "topologies of the cluster")
-    verb = add_verb(
+    add_watched_verb(verbs, "list", list_topologies, "topologies of the cluster")
+    verb = add_watched_verb(
         verbs, "status", status, "status, workers, counts and problems of a topology; without a name, the cluster's drivers"
     )
-    verb.add_argument("name", metavar="NAME", nargs="?", help="name or id of the topology")
-    verb = add_topology_verb(verbs, "errors", errors, "last errors of a topology's components")
+    verb.add_argument("name", metavar="NAME", nargs="?", help=NAME_HELP)
+    verb = add_watched_verb(
+        verbs, "tasks", tasks, "what each task of a topology does: counts, latencies, what waits, its last error"
+    )
+    verb.add_argument("name", metavar="NAME", help=NAME_HELP)
+    verb = add_watched_verb(verbs, "errors", errors, "last errors of a topology's components")
+    verb.add_argument("name", metavar="NAME", help=NAME_HELP)
     verb.add_argument("--component", metavar="ID", help="of this component alone")
-    verb = add_topology_verb(verbs, "failures", failures, "why tuples failed, by cause: counts, the newest of each, its traceback")
+    verb = add_watched_verb(verbs, "failures", failures, "why tuples failed, by cause: counts, the newest of each, its traceback")
+    verb.add_argument("name", metavar="NAME", help=NAME_HELP)
     verb.add_argument("--component", metavar="ID", help="of this component alone")
 
 
@@ -51,10 +55,10 @@ def list_topologies(arguments: argparse.Namespace) -> int:
         write_json({"topologies": [asdict(each) for each in summaries], "problems": problems})
         return OK
     titles = ("name", "status", "workers", "executors", "tasks", "up", "owner", "id")
-    print(table(titles, [_row(each, now_ms) for each in summaries]) if summaries else "no topology runs here")
+    show(table(titles, [_row(each, now_ms) for each in summaries], columns()) if summaries else "no topology runs here")
     for about, each in sorted(sentences.items()):
         for sentence in each:
-            print(f"problem ({about}): {shown(sentence)}")
+            show(f"problem ({about}): {shown(sentence)}")
     return OK
 
 
@@ -73,7 +77,7 @@ def status(arguments: argparse.Namespace) -> int:
     if arguments.json:
         write_json(found)
     else:
-        print(status_text(found, SystemClock().now_ms()))
+        show(status_text(found, SystemClock().now_ms(), columns()))
     return OK
 
 
@@ -89,7 +93,7 @@ def tasks(arguments: argparse.Namespace) -> int:
         print(f"no task of {handle.topology_id} has reported yet")
         return OK
     titles = ("task", "worker", "up", "emitted", "executed", "failed", "queued", "execute us p50/p95/p99", "last error")
-    print(table(titles, [_task_row(task, each) for task, each in sorted(found.by_task.items())]))
+    show(table(titles, [_task_row(task, each) for task, each in sorted(found.by_task.items())], columns()))
     print(f"as of {lasted(SystemClock().now_ms() - found.time_ms)} ago")
     return OK
 
@@ -113,7 +117,7 @@ def cluster_status(arguments: argparse.Namespace) -> int:
     now_ms = SystemClock().now_ms()
     titles = ("driver", "state", "host", "pid", "slots", "up", "nodes")
     cells = [(*list(row.values())[:5], lasted(now_ms - row["since_ms"]), ", ".join(row["nodes"])) for row in rows]
-    print(table(titles, cells) if rows else "no driver is here: start a cluster")
+    show(table(titles, cells, columns()) if rows else "no driver is here: start a cluster")
     return OK
 
 
@@ -173,14 +177,14 @@ def counts_by_component(counts: Mapping[int, TaskCounts]) -> dict[str, dict[str,
     return found
 
 
-def status_text(found: Mapping[str, Any], now_ms: int) -> str:
-    """Return the status of a topology for people."""
+def status_text(found: Mapping[str, Any], now_ms: int, width: int | None = None) -> str:
+    """Return the status of a topology for people; its tables in lines of `width` columns at most."""
     up = f", up {lasted(now_ms - found['launch_ms'])}" if found["launch_ms"] is not None else ""
     owner = f", of {found['owner']}" if found["owner"] else ""
     lines = [f"{found['topology_id']} is {found['status'] or 'gone'}{up}{owner}"]
     if found["components"]:
         rows = [(name, *sums.values()) for name, sums in found["components"].items()]
-        lines += ["", table(("component", "tasks", *_COUNTS), rows)]
+        lines += ["", table(("component", "tasks", *_COUNTS), rows, width)]
     progress = found["progress"]
     lines += bad_lines(progress["bad"]) + late_lines(progress["late"]) + held_lines(progress["held"])
     if progress["p50_ms"] is not None:
@@ -193,7 +197,7 @@ def status_text(found: Mapping[str, Any], now_ms: int) -> str:
     ]
     rows += [(slot, "no heartbeat", *[None] * 5) for slot in sorted(missing)]
     if rows:
-        lines += ["", table(("worker", "state", "pid", "up", "last beat", "MiB", "CPU %"), rows)]
+        lines += ["", table(("worker", "state", "pid", "up", "last beat", "MiB", "CPU %"), rows, width)]
     messages = {
         # The end of its log is worth the room where a worker cannot start; `errors` has it for each death.
         f"worker {each['slot']}: {each['message'] if each['state'] == FAILED else each['message'].partition(chr(10))[0]}"

@@ -20,10 +20,10 @@ from sparkstorm.cli.common import (
     opened,
     say,
     steps,
-    table,
     when,
     write_json,
 )
+from sparkstorm.cli.terminal import table
 from sparkstorm.client import TopologyHandle
 from sparkstorm.client.logs import shown
 from sparkstorm.client.upgrade import UpgradeStatus

@@ -20,9 +20,10 @@ from sparkstorm.app.standing import LeaderWatch, ProblemWatch, TopologyWatch, cl
 from sparkstorm.cli import topologies
 from sparkstorm.cli.__main__ import main, parser
 from sparkstorm.cli.changes import log_levels, plan_record, plan_text, rebalance_options
-from sparkstorm.cli.common import lasted, table
+from sparkstorm.cli.common import lasted
 from sparkstorm.cli.dead_letters import letter_text
 from sparkstorm.cli.jobs import cluster_environment
+from sparkstorm.cli.terminal import table
 from sparkstorm.cli.topologies import counts_by_component, error_text, failures_text, status_text
 from sparkstorm.client.logs import LogReader, last_lines, shown
 from sparkstorm.config import keys, merge

@@ -122,6 +122,11 @@ def test_a_life(words: TopologyHandle, cluster: ClusterClient, capsys: pytest.Ca
     assert "words-" in said(capsys, "status", "words") and words.topology_id in said(capsys, "status", words.topology_id)
     assert read(capsys, "status", "words")["slots"] == [str(slot) for slot in words.slots()]
 
+    header, rates = said(capsys, "monitor", "words", "-i", "0.2", "--lines", "1").splitlines()
+    assert header.split()[:2] == ["time", "emitted/s"] and rates.split()[1:] == ["0", "0", "0", "0", "0", "-", "-"]
+    assert read(capsys, "monitor", "words", "--component", "count", "-i", "0.2", "--lines", "1")["executed"] == 0
+    assert "no component nothing, only" in said(capsys, "monitor", "words", "--component", "nothing", status=1)
+
     assert said(capsys, "deactivate", "words") == f"{words.topology_id} is inactive\n"
     assert read(capsys, "activate", "words") == {"topology_id": words.topology_id, "status": "ACTIVE"}
     before = words.slots()
@@ -137,6 +142,28 @@ def test_a_life(words: TopologyHandle, cluster: ClusterClient, capsys: pytest.Ca
     assert read(capsys, "log-level", "words", "root=DEBUG:60")["levels"] == {"": "DEBUG"}
     assert read(capsys, "kill", "words", "--wait", "0")["topology_id"] == words.topology_id
     assert wait_gone(cluster) and said(capsys, "list") == "no topology runs here\n"
+
+
+def test_a_watched_verb_asks_again_over_one_connection(
+    words: TopologyHandle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    opened: list[str | None] = []
+
+    def connect_and_note(file: str | None) -> ClusterClient:
+        opened.append(file)
+        return connect(file)
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("sparkstorm.cli.common.time.sleep", pause)
+    monkeypatch.setattr("sparkstorm.cli.common.connect", connect_and_note)
+    assert main(["list", "--watch", "0.5"]) == 130
+    assert capsys.readouterr().out.count(words.topology_id) == 3
+    assert pauses == [0.5] * 3 and len(opened) == 1
 
 
 def test_the_python_example_of_the_cluster_page_runs(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,125 @@
+"""Text for people: tables that fit the terminal, colours of states, and a page that is shown again in its place.
+
+Only a terminal gets folded tables and colours: what goes to a file or a pipe is the same whatever the window's width, one row
+a line, so that `grep` and `awk` find whole cells. `NO_COLOR` (no-color.org) and `TERM=dumb` leave the colours out.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from typing import Any
+
+_GAP = "  "
+_LEAST_WIDTH = 12  # of a folded column: a half would cut most words, the double leaves no room for a second text at 80
+_CLEAR = "\x1b[H\x1b[2J\x1b[3J"
+_GREEN, _YELLOW, _RED = "\x1b[32m", "\x1b[33m", "\x1b[31m"
+_PLAIN = "\x1b[0m"
+_COLOURS = {
+    "ACTIVE": _GREEN,
+    "RUNNING": _GREEN,
+    "leads": _GREEN,
+    "INACTIVE": _YELLOW,
+    "REBALANCING": _YELLOW,
+    "STARTING": _YELLOW,
+    "KILLED": _YELLOW,
+    "DEAD": _RED,
+    "FAILED": _RED,
+    "no heartbeat": _RED,
+    "problem": _RED,
+}
+_COLOURED = re.compile(rf"(?<![\w-])(?:{'|'.join(_COLOURS)})(?![\w-])")
+
+
+def columns() -> int | None:
+    """Return the width of the terminal that stdout is; None when it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def show(text: str) -> None:
+    """Write a text for people; on a terminal its states are coloured."""
+    is_coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    print(coloured(text) if is_coloured else text, flush=True)
+
+
+def coloured(text: str) -> str:
+    """Return a text with its states in colours."""
+    return _COLOURED.sub(lambda found: f"{_COLOURS[found[0]]}{found[0]}{_PLAIN}", text)
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None = None) -> str:
+    """Return a table for people: numbers right, texts left.
+
+    With a `width` in columns, texts are folded within their cells until a line is no longer than that, the widest column
+    first; a table whose columns are all narrow stays as it is.
+    """
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
+    is_right = [bool(rows) and all(isinstance(row[n], (int, float)) for row in rows) for n in range(len(titles))]
+    if width is not None:
+        widths = _narrowed(widths, is_right, width)
+    lines = []
+    for row in [list(titles), *cells]:
+        folded = [_folded(cell, size) for cell, size in zip(row, widths, strict=True)]
+        for n in range(max(map(len, folded))):
+            parts = [each[n] if n < len(each) else "" for each in folded]
+            lines.append(_line(parts, widths, is_right))
+    return "\n".join(lines)
+
+
+def _narrowed(widths: Sequence[int], is_right: Sequence[bool], width: int) -> list[int]:
+    """Return widths that fit: the widest column of texts loses first."""
+    found = list(widths)
+    while sum(found) + len(_GAP) * (len(found) - 1) > width:
+        texts = [n for n in range(len(found)) if not is_right[n] and found[n] > _LEAST_WIDTH]
+        if not texts:
+            break
+        found[max(texts, key=lambda n: found[n])] -= 1
+    return found
+
+
+def _folded(cell: str, width: int) -> list[str]:
+    if len(cell) <= width:
+        return [cell]
+    return textwrap.wrap(cell, width, break_on_hyphens=False, replace_whitespace=False) or [""]
+
+
+def _line(parts: Sequence[str], widths: Sequence[int], is_right: Sequence[bool]) -> str:
+    placed = (part.rjust(size) if right else part.ljust(size) for part, size, right in zip(parts, widths, is_right, strict=True))
+    return _GAP.join(placed).rstrip()
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+@contextmanager
+def page() -> Iterator[None]:
+    """Gather what is written meanwhile, and show it in place of the page before; without a terminal, below it."""
+    terminal = sys.stdout
+    if not terminal.isatty():
+        yield
+        return
+    text = _Page()
+    try:
+        with redirect_stdout(text):
+            yield
+    finally:
+        terminal.write(_CLEAR + text.getvalue())
+        terminal.flush()
+
+
+class _Page(io.StringIO):
+    """Text for a terminal, that is written at once: a page built up line by line would flicker."""
+
+    def isatty(self) -> bool:
+        """Return True: what writes here writes for a terminal."""
+        return True

@@ -1,0 +1,131 @@
+"""Checks texts for a terminal: folded tables, colours, pages in place, groups of verbs, lines of rates."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkstorm.cli.__main__ import main, parser
+from sparkstorm.cli.monitor import Look, rates, rates_text
+from sparkstorm.cli.terminal import coloured, page, show, table
+
+
+class Terminal(io.StringIO):
+    """A stdout that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+ROWS = [("words", 12_000, "word counts of every line that was read"), ("b", 7, "short")]
+
+
+def test_a_table_without_a_width_has_a_line_for_each_row() -> None:
+    assert table(("name", "count", "about"), ROWS).splitlines() == [
+        "name    count  about",
+        "words  12,000  word counts of every line that was read",
+        "b           7  short",
+    ]
+
+
+def test_texts_are_folded_in_their_column() -> None:
+    assert table(("name", "count", "about"), ROWS, 36).splitlines() == [
+        "name    count  about",
+        "words  12,000  word counts of every",
+        "               line that was read",
+        "b           7  short",
+    ]
+
+
+@given(
+    st.lists(st.tuples(st.text("ab ", max_size=60), st.integers(0, 10**6), st.text("xy-", max_size=60)), max_size=5),
+    st.integers(45, 120),
+)
+def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(rows: list[tuple[str, int, str]], width: int) -> None:
+    found = table(("one", "number", "two"), rows, width)
+    assert max(map(len, found.splitlines())) <= width
+    for letter in "abxy":
+        assert found.count(letter) == "".join(str(cell) for row in rows for cell in row).count(letter) + "number".count(letter)
+
+
+def test_a_table_of_narrow_columns_stays_as_it_is() -> None:
+    titles = tuple("abcdefgh")
+    row = ["12345678901"] * 8
+    assert table(titles, [row], 40) == table(titles, [row])
+
+
+def test_states_are_coloured_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "node-1:6700  DEAD  not RUNNING-like"
+    for terminal, variables, is_coloured in (
+        (Terminal(), {"TERM": "xterm"}, True),
+        (Terminal(), {"TERM": "dumb"}, False),
+        (Terminal(), {"TERM": "xterm", "NO_COLOR": "1"}, False),
+        (io.StringIO(), {"TERM": "xterm"}, False),
+    ):
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "stdout", terminal)
+        show(line)
+        assert terminal.getvalue() == f"{coloured(line) if is_coloured else line}\n"
+    assert coloured(line) == "node-1:6700  \x1b[31mDEAD\x1b[0m  not RUNNING-like"
+
+
+def test_a_page_takes_the_place_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    with page():
+        print("one")
+        print("two")
+        assert terminal.getvalue() == ""
+    assert terminal.getvalue() == "\x1b[H\x1b[2J\x1b[3Jone\ntwo\n"
+
+
+def test_a_page_without_a_terminal_is_written_below_the_one_before(capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        with page():
+            print("one")
+    assert capsys.readouterr().out == "one\none\n"
+
+
+def test_the_help_has_every_verb_once_under_its_group(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    verbs = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " " and not line.startswith("  -")]
+    known = next(action.choices for action in parser()._actions if action.metavar == "VERB")
+    assert known is not None
+    assert verbs[0] == "VERB" and sorted(verbs[1:]) == sorted(known)
+    assert [line for line in lines if line.endswith(":") and line[0] != " "][2:] == [
+        "run:",
+        "look:",
+        "change:",
+        "mend:",
+        "without a cluster:",
+    ]
+
+
+def test_rates_are_those_between_two_looks() -> None:
+    before = Look(1_000, {"emitted": 10, "executed": 5, "acked": 4, "failed": 0, "pending": 1}, {8: 100})
+    now = Look(3_000, {"emitted": 2_010, "executed": 5, "acked": 3, "failed": 2, "pending": 7}, {8: 100, 40: 9, 48: 1})
+    record = rates(before, now)
+    assert record == {
+        "time_ms": 3_000,
+        "emitted": 1_000.0,
+        "executed": 0.0,
+        "acked": 0.0,  # a count that went back is another run's
+        "failed": 1.0,
+        "pending": 7,
+        "p50_ms": pytest.approx(2 ** (41 / 8) - 1),
+        "p99_ms": pytest.approx(2 ** (49 / 8) - 1),
+    }
+    assert rates_text(record).split()[1:] == ["1,000", "0", "0", "1", "7", "34", "69"]
+
+
+def test_an_interval_without_trees_has_no_latency() -> None:
+    look = Look(1_000, dict.fromkeys(("emitted", "executed", "acked", "failed", "pending"), 0), {8: 100})
+    assert rates(look, look)["p50_ms"] is None and rates_text(rates(look, look)).split()[-2:] == ["-", "-"]
