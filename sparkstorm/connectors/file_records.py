@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
+from sparkstorm.api.columns import rows_of
 from sparkstorm.errors import InvalidConfigError
 
 FORMATS = ("lines", "json", "csv", "parquet")
@@ -137,6 +138,27 @@ class ParquetReader:
             skip -= passed
             if passed < batch.num_rows:
                 yield batch.select(list(fields)).slice(passed)
+
+
+class ParquetRows:
+    """Reads a Parquet file row by row."""
+
+    def __init__(self, reader: ParquetReader) -> None:
+        self._reader, self._rows = reader, iter(list[tuple[Any, ...]]())
+        self.at = reader.at
+
+    def next(self, is_complete: bool) -> Record | None:
+        """Return the next row."""
+        while (values := next(self._rows, None)) is None:
+            if (batch := self._reader.next_batch()) is None:
+                return None
+            self._rows = iter(rows_of(batch))
+        self.at += 1
+        return Record(values, "", "", self.at)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._reader.close()
 
 
 def _is_of(found: Any, declared: str) -> bool:

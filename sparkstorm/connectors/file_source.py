@@ -20,6 +20,8 @@ from sparkstorm.connectors.file_folders import PACKED, Folders, Found, absolute,
 from sparkstorm.connectors.file_records import (
     FORMATS,
     ParquetReader,
+    ParquetRows,
+    Record,
     RecordReader,
     TextReader,
     csv_cells,
@@ -28,6 +30,7 @@ from sparkstorm.connectors.file_records import (
     json_parser,
     line_parser,
 )
+from sparkstorm.connectors.time_order import MOST_OPEN, NO_TIME, MergedInputs, RecordTime, TimeOf
 from sparkstorm.errors import CodecError, InvalidConfigError
 
 _DONE = -1
@@ -44,6 +47,7 @@ class _File:
     printed: int = 0
     checksum: int = 0
     number: int = 0  # for message ids
+    rank: int = 0  # in the order of paths, or of `order`
     path: str = ""
     size: int = 0
     reader: RecordReader | ParquetReader | None = None
@@ -70,7 +74,13 @@ class Files(ReplayableSpout):
 
     Files are dealt to tasks by their names (`tail`: by inode). Of those that are there, a task reads one after the other, in the
     order of their paths or of `order(path)`. All must be readable under the same paths wherever the spout runs.
-    Batches of a Parquet file go to bolts of columns as they are, each as one message.
+
+    With `time` a task reads its files in step by event time instead: that of the field `time`, or what the function `time` makes
+    of a record's fields by name, in milliseconds. A record is late only if it is late within its own file. A file at its end is
+    not waited for. A record on which the function raises, or whose time is no whole number, goes to `bad`. Each file is opened
+    at the beginning, for its first record.
+
+    Batches of a Parquet file go to bolts of columns as they are, each as one message, unless `time` is given.
     The position has every file that matched: keep them to some tens of thousands.
     """
 
@@ -87,6 +97,7 @@ class Files(ReplayableSpout):
         max_record_bytes: int = 1 << 20,
         read: Mapping[str, Sequence[int]] | None = None,
         order: Callable[[str], Any] | None = None,
+        time: TimeOf | None = None,
     ) -> None:
         if format not in FORMATS:
             raise InvalidConfigError(f"Files: format is {format!r}; there are {', '.join(FORMATS)}")
@@ -107,6 +118,7 @@ class Files(ReplayableSpout):
         self._poll_ms, self._delimiter, self._most_bytes = round(poll_secs * 1000), delimiter, max_record_bytes
         self._read = {key: list(at) for key, at in (read or {}).items()}
         self._order = order
+        self._time = None if time is None else RecordTime("Files", time, tuple(self._fields), fields or ())
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Read nothing yet: positions may follow."""
@@ -115,15 +127,21 @@ class Files(ReplayableSpout):
         self._emits_batches = "default" in context.column_streams
         self._folders = Folders(self._patterns, by_inode=self._tail)
         self._files = {key: _file(at) for key, at in self._read.items() if self._is_mine(key)}
-        self._turns: deque[_File] = deque()
+        self._turns: deque[_File] = deque()  # files to read from; with `time`, to be merged with those that are
+        # a file that grows stays open: it could not be found again after a rename
+        self._merged = MergedInputs(self._read_ahead, self._pause, 1 << 30 if self._tail else MOST_OPEN)
         self._silent = 0  # files in a row that had nothing
         self._look_ms: int | None = 0  # when to look for files next; none: never again
         self._total = self._done = 0
 
     def next_tuple(self) -> None:
-        """Emit some records of one file."""
-        if self._look_ms is not None and (not self._turns or self._tail) and self._now_ms() >= self._look_ms:
+        """Emit some records of one file, or of those whose time is next."""
+        looks_between = self._tail or self._time is not None
+        if self._look_ms is not None and (looks_between or not self._turns) and self._now_ms() >= self._look_ms:
             self._look()
+        if self._time is not None:
+            self._emit_by_time()
+            return
         while self._turns:
             each = self._turns[0]
             count = self._emit(each) if each.at != _DONE else 0
@@ -140,11 +158,14 @@ class Files(ReplayableSpout):
 
     def is_exhausted(self) -> bool:
         """Return whether every file was read; never if new ones are looked for."""
-        return self._look_ms is None and not self._turns
+        return self._look_ms is None and not self._turns and not self._merged
 
     def extent(self) -> tuple[int, int]:
-        """Bytes of the files found, and of those that were read."""
-        return self._total, self._done
+        """Bytes of the files found, and of those that were read; with `time` also of those that are read now."""
+        begun = 0
+        if self._time is not None and self._format != "parquet":
+            begun = sum(min(each.at, each.size) for each in self._files.values() if each.at > 0)
+        return self._total, self._done + begun
 
     def snapshot(self) -> Any:
         """Position in each file, by its key."""
@@ -187,13 +208,15 @@ class Files(ReplayableSpout):
             found |= {each.key: each for each in self._folders.find_renamed(gone)} if gone else {}
         for key, known in list(self._files.items()):
             known.missed = 0 if key in found else known.missed + 1
-            if key not in found and known.reader is None and not self._turns:
+            if key not in found and known.reader is None and not self._turns and not self._merged:
                 known.path, known.number = known.path or key, known.number or len(found) + len(self._files)
                 self._tell_loss(known, "is gone")
                 del self._files[key]
         waiting = set(map(id, self._turns))
-        for key, each in found.items():
-            self._take(self._files.setdefault(key, _File()), each, waiting)
+        for rank, (key, each) in enumerate(found.items()):
+            known = self._files.setdefault(key, _File())
+            known.rank = rank  # as later looks find it: new files may be among the others
+            self._take(known, each, waiting)
         self._look_ms = self._now_ms() + self._poll_ms if self._follow else None
 
     def _take(self, known: _File, found: Found, waiting: set[int]) -> None:
@@ -204,7 +227,7 @@ class Files(ReplayableSpout):
         known.path, known.size = found.path, found.size
         if known.at == _DONE and self._tail and found.size:
             known.at = known.printed = known.checksum = 0  # the inode of a file that was read and deleted is used again
-        if known.at != _DONE and id(known) not in waiting:
+        if known.at != _DONE and id(known) not in waiting and known not in self._merged:
             self._turns.append(known)
 
     def _emit(self, each: _File) -> int:
@@ -216,31 +239,89 @@ class Files(ReplayableSpout):
                 return self._emit_batch(each, reader)
             if reader is None:
                 return 0  # its header is not complete yet
-            is_complete, first_id, emit = not self._tail or each.missed > 1, each.number << _OFFSET_BITS, self._collector.emit
+            is_complete, emit = self._is_complete(each), self._emit_record
             for count in range(_RECORDS_PER_CALL):
                 if (record := reader.next(is_complete)) is None:
                     return count or self._rest(each)
-                place, each.at = each.at, record.end
-                if record.problem:
-                    self._tell(each, record.problem, record.text, place)
-                    continue
-                try:
-                    emit(record.values, first_id | place)
-                except CodecError as error:
-                    self._tell(each, str(error), record.text or repr(record.values)[:2000], place)
-        except FileNotFoundError:
-            self._tell_loss(each, "is gone")
-            return 0
+                emit(each, record)
         except (EOFError, OSError) as error:
-            if not self._is_damage(error):
+            if count and not self._is_damage(error):
                 self._drop(each)
+                return count  # what was emitted is behind the position; the next call meets the error again
+            self._bear(each, error)
+            return 0 if isinstance(error, FileNotFoundError) else _RECORDS_PER_CALL
+        return _RECORDS_PER_CALL
+
+    def _emit_by_time(self) -> None:
+        """Emit some records of all files in the order of their times."""
+        while self._turns:
+            each = self._turns.popleft()
+            if each.at != _DONE:
+                self._merged.add(each, each.rank)
+        for count in range(_RECORDS_PER_CALL):
+            try:
+                found = self._merged.take()
+            except (OSError, InvalidConfigError):
                 if count:
-                    return count  # what was emitted is behind the position; the next call meets the error again
-                raise_lasting(error, f"component '{self._component}', file {shown(each.path)}")
+                    return  # what was emitted is behind the position; the next call meets the error again
                 raise
+            if found is None:
+                return
+            self._emit_record(*found)
+
+    def _read_ahead(self, each: _File) -> tuple[int, Record] | None:
+        """Return the next record of a file with its time; None when there is none now."""
+        record, time = self._next_record(each), self._time
+        if record is None or time is None:
+            if each.at != _DONE:
+                self._turns.append(each)
+            return None
+        if record.problem:
+            return NO_TIME, record
+        try:
+            return time.of(record.values), record
+        except ValueError as error:
+            return NO_TIME, record._replace(problem=str(error)[:300], text=repr(record.values)[:2000])
+
+    def _next_record(self, each: _File) -> Record | None:
+        try:
+            reader = each.reader or self._begin(each)
+            if isinstance(reader, ParquetReader):
+                reader = each.reader = ParquetRows(reader)
+            if reader is None:
+                return None  # its header is not complete yet
+            if (record := reader.next(self._is_complete(each))) is None:
+                self._rest(each)
+            return record
+        except (EOFError, OSError) as error:
+            self._bear(each, error)
+            return None
+
+    def _is_complete(self, each: _File) -> bool:
+        """Return whether nothing will be added to a file, so that its last line needs no end."""
+        return not self._tail or each.missed > 1
+
+    def _emit_record(self, each: _File, record: Record) -> None:
+        place, each.at = each.at, record.end
+        if record.problem:
+            self._tell(each, record.problem, record.text, place)
+            return
+        try:
+            self._collector.emit(record.values, each.number << _OFFSET_BITS | place)
+        except CodecError as error:
+            self._tell(each, str(error), record.text or repr(record.values)[:2000], place)
+
+    def _bear(self, each: _File, error: EOFError | OSError) -> None:
+        """Report a file that is gone or damaged, and be done with it; raise any other error."""
+        if isinstance(error, FileNotFoundError):
+            self._tell_loss(each, "is gone")
+        elif self._is_damage(error):
             self._tell(each, f"the file is damaged from here on: {error}", "", each.at)
             self._finish(each)
-        return _RECORDS_PER_CALL
+        else:
+            self._drop(each)
+            raise_lasting(error, f"component '{self._component}', file {shown(each.path)}")
+            raise error
 
     def _emit_batch(self, each: _File, reader: ParquetReader) -> int:
         if (batch := reader.next_batch()) is None:
@@ -298,6 +379,12 @@ class Files(ReplayableSpout):
         if each.reader is not None:
             each.reader.close()
         each.reader = None
+
+    def _pause(self, each: _File) -> None:
+        """Close a file whose next record is read; it is no shorter than up to there, should it have grown since it was found."""
+        if isinstance(each.reader, TextReader) and not each.path.endswith(PACKED):
+            each.size = max(each.size, each.reader.at)
+        self._drop(each)
 
     def _finish(self, each: _File) -> None:
         self._drop(each)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -13,6 +14,7 @@ from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.connectors.file_folders import shown
+from sparkstorm.connectors.time_order import MOST_OPEN, NO_TIME, MergedInputs, RecordTime, TimeOf
 from sparkstorm.errors import InvalidConfigError
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 _OFFSET_BITS = 40  # files of up to a terabyte
 _BLOCK_BYTES = 1 << 17
+_LINES_PER_CALL = 64
 
 
 def find_files(paths: Iterable[str | Path], pattern: str = "*") -> list[tuple[str, int]]:
@@ -44,6 +47,10 @@ class FileLines(ReplayableSpout):
     unpacked. Its position is (file number, byte offset). Bolts of columns get blocks of lines (128 kB) as Arrow batches,
     each as one message with the id of its first line. `read` says of files how many bytes are not to be read again; files
     that have grown or come since are read from there.
+
+    With the function `time`, from a record ({"line": text}) to milliseconds, a task reads its files in step by event time: a
+    line is late only if it is late within its own file. A line on which the function raises is reported, and keeps its place
+    in its file. Bolts of columns then get rows, and the position is the byte offset in each file.
     """
 
     outputs = ("line",)
@@ -53,8 +60,11 @@ class FileLines(ReplayableSpout):
         files: Sequence[tuple[str, int]],
         read: Mapping[str, int] | None = None,
         order: Callable[[str], Any] | None = None,
+        time: TimeOf | None = None,
     ) -> None:
         self._files = list(files)
+        self._given_time = time
+        self._time = None if time is None else RecordTime("FileLines", time, self.outputs, ())
         self._order = order
         self._read = dict(read or {})
         for path, size in self._files:
@@ -67,53 +77,69 @@ class FileLines(ReplayableSpout):
         self._emits_batches = "default" in context.column_streams
         self._mine = share(self._files, len(context.peers), self._order)[context.task_index]
         self._total = sum(size for _, size in self._mine)
-        self._at = 0
-        self._before = 0  # bytes of the files already done
-        self._ends: dict[str, int] = {}  # where those ended, by what was read: they may have grown
+        self._at = 0  # without `time`: the file that is read
+        self._offsets = [self._read.get(path, 0) for path, _ in self._mine]  # behind the last line emitted of each
         self._file: BinaryIO | None = None
-        self._begin_file()
+        self._parts = [_Part(number, path) for number, (path, _) in enumerate(self._mine)] if self._time is not None else []
+        self._merged = MergedInputs(self._read_ahead, _Part.close, MOST_OPEN)
+        for each in self._parts:
+            self._merged.add(each, each.number)
+        self._pass_by()
 
     def next_tuple(self) -> None:
-        """Emit one line, or a block of lines; an empty file is passed by."""
+        """Emit one line, or a block of lines; with `time`, some lines."""
+        if self._time is not None:
+            self._emit_by_time()
+            return
         while self._at < len(self._mine):
+            offset = self._offsets[self._at]
             if self._file is None:
-                self._file = open(self._mine[self._at][0], "rb")  # noqa: SIM115 - closed at its end, over many calls
-                self._file.seek(self._offset)
-            message_id = self._at << _OFFSET_BITS | self._offset
+                self._file = _opened(self._mine[self._at][0], offset)
+            message_id = self._at << _OFFSET_BITS | offset
             if self._emits_batches:
                 if block := self._file.read(_BLOCK_BYTES):
                     block += b"" if block.endswith(b"\n") else self._file.readline()
-                    self._offset += len(block)
+                    self._offsets[self._at] += len(block)
                     self._collector.emit_batch(batch_of_lines(block), message_id)
                     return
             elif line := self._file.readline():
-                self._offset += len(line)
-                self._collector.emit((line.rstrip(b"\r\n").decode("utf-8", "replace"),), message_id)
+                self._offsets[self._at] += len(line)
+                self._collector.emit((_text(line),), message_id)
                 return
-            self._next_file()
+            self._file.close()
+            self._file = None
+            self._at += 1
+            self._pass_by()
 
     def is_exhausted(self) -> bool:
         """Return whether every line was emitted."""
-        return self._at >= len(self._mine)
+        return not self._merged if self._time is not None else self._at >= len(self._mine)
 
     def extent(self) -> tuple[int, int]:
         """Bytes in all, bytes done."""
-        return self._total, self._before + self._offset
+        return self._total, sum(min(offset, size) for offset, (_, size) in zip(self._offsets, self._mine, strict=True))
 
     def snapshot(self) -> Any:
-        """(file number, byte offset) behind the last line."""
-        return [self._at, self._offset]
+        """(file number, byte offset) behind the last line; with `time`, the byte offset in each file."""
+        if self._time is not None:
+            return list(self._offsets)
+        return [self._at, self._offsets[self._at] if self._at < len(self._mine) else 0]
 
     def restore(self, position: Any) -> None:
         """Go on behind the last committed line."""
-        self._at, self._offset = position
-        self._before = sum(size for _, size in self._mine[: self._at])
-        self._ends = dict(self._mine[: self._at])
+        if self._time is not None:
+            self._offsets = list(position)
+            return
+        self._at, offset = position
+        for number, (_, size) in enumerate(self._mine[: self._at]):
+            self._offsets[number] = size
+        if self._at < len(self._mine):
+            self._offsets[self._at] = offset
 
     def hand_over(self) -> Any:
         """Bytes read by path: what holds for any other list of files and number of tasks."""
-        begun = {} if self.is_exhausted() else {self._mine[self._at][0]: self._offset}
-        return {path: end for path, end in {**self._read, **self._ends, **begun}.items() if end}
+        mine = {path: offset for (path, _), offset in zip(self._mine, self._offsets, strict=True)}
+        return {path: end for path, end in {**self._read, **mine}.items() if end}
 
     def take_over(self, handed: Sequence[Any]) -> FileLines:
         """The same files behind what was read of each."""
@@ -123,33 +149,69 @@ class FileLines(ReplayableSpout):
                 raise InvalidConfigError(f"FileLines was handed {each!r:.80}, which is not bytes read by path")
             for path, size in each.items():
                 read[path] = max(size, read.get(path, 0))
-        return type(self)(self._files, read, self._order)
+        return type(self)(self._files, read, self._order, self._given_time)
 
     def close(self) -> None:
-        """Close the file at hand."""
+        """Close what is open."""
         if self._file is not None:
             self._file.close()
+        for each in self._parts:
+            each.close()
 
-    def _next_file(self) -> None:
-        assert self._file is not None
-        self._file.close()
-        self._file = None
-        path, size = self._mine[self._at]
-        self._before += size
-        self._ends[path] = self._offset
-        self._at += 1
-        self._begin_file()
-
-    def _begin_file(self) -> None:
-        """Pass by files of which nothing is left, and go to where the next one is to be read from."""
-        while self._at < len(self._mine):
-            path, size = self._mine[self._at]
-            self._offset = self._read.get(path, 0)
-            if self._offset < size:
-                return
-            self._before += size
+    def _pass_by(self) -> None:
+        """Pass by files of which nothing is left."""
+        while self._at < len(self._mine) and self._offsets[self._at] >= self._mine[self._at][1]:
             self._at += 1
-        self._offset = 0
+
+    def _emit_by_time(self) -> None:
+        """Emit some lines of all files in the order of their times."""
+        for _ in range(_LINES_PER_CALL):
+            if (found := self._merged.take()) is None:
+                return
+            each, (text, start, end) = found
+            self._offsets[each.number] = end
+            self._collector.emit((text,), each.number << _OFFSET_BITS | start)
+
+    def _read_ahead(self, each: _Part) -> tuple[int, Any] | None:
+        """Return a file's next line with its time; None at the end that the file had when it was found."""
+        assert self._time is not None
+        start = self._offsets[each.number]  # behind its last line, which was emitted
+        if start >= self._mine[each.number][1]:
+            each.close()
+            return None
+        each.file = each.file or _opened(each.path, start)
+        line = each.file.readline()
+        text = _text(line)
+        try:
+            time_ms = self._time.of((text,))
+        except ValueError as error:
+            time_ms = NO_TIME
+            self._collector.report_error(f"{shown(each.path)}, at {start}: {error}")
+        return time_ms, (text, start, start + len(line))
+
+
+@dataclass(slots=True)
+class _Part:
+    """A file that is merged with others."""
+
+    number: int
+    path: str
+    file: BinaryIO | None = None
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+        self.file = None
+
+
+def _opened(path: str, offset: int) -> BinaryIO:
+    file = open(path, "rb")  # noqa: SIM115 - closed at its end, over many calls
+    file.seek(offset)
+    return file
+
+
+def _text(line: bytes) -> str:
+    return line.rstrip(b"\r\n").decode("utf-8", "replace")
 
 
 def batch_of_lines(block: bytes) -> RecordBatch:

@@ -8,19 +8,24 @@ from typing import Any
 from zlib import crc32
 
 from sparkstorm.api.collector import SpoutOutputCollector
+from sparkstorm.api.columns import arrow_type
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.connectors.file_records import json_parser
 from sparkstorm.connectors.kafka_client import CALL_SECS, Client, exception, is_lasting, topic_name
-from sparkstorm.connectors.kafka_records import PartitionOrder, batch_maker
 from sparkstorm.connectors.patience import Patience, Secret
+from sparkstorm.connectors.time_order import NO_TIME, PartitionOrder, RecordTime, TimeOf
 from sparkstorm.errors import CodecError, InvalidConfigError, SparkStormError
+from sparkstorm.model.values.column_types import parse_columns
 
 _ROWS_PER_CALL = 500
 _BATCH_ROWS = 4_096
 _MOST_WAITING = 50_000  # of a partition whose records are ahead of others'
 _LOOK_MS = 30_000  # for partitions that were added
-_NO_TIME = -(1 << 63)
+_SIMPLE = frozenset(
+    {"tinyint", "smallint", "int", "bigint", "double", "boolean", "string"}
+)  # pyarrow reads their JSON as the parser does
+Made = tuple[Any, dict[tuple[str, int], int]]
 _META = {"key": "string", "topic": "string", "partition": "bigint", "offset": "bigint", "time_ms": "bigint"}
 
 
@@ -58,7 +63,7 @@ class KafkaSource(ReplayableSpout):
         start: str | int = "earliest",
         lost: str = "fail",
         follow: bool = True,
-        time: str | Callable[[Mapping[str, Any]], int] | None = None,
+        time: TimeOf | None = None,
         idle_secs: float = 5.0,
         ahead_secs: float | None = None,
         options: Mapping[str, Any] | None = None,
@@ -78,12 +83,7 @@ class KafkaSource(ReplayableSpout):
         self._handed: dict[str, int] = {}
         self._binary, self._start, self._lost, self._follow = binary, start, lost, follow
         value = {"value": "binary" if binary else "string"} if self._fields is None else self._fields
-        if time is not None and not callable(time) and time not in (self._fields or {}):
-            raise InvalidConfigError(
-                f"KafkaSource: time names the field {time!r:.60}, which is not among the fields; it may be a function of the record"
-            )
-        self._time = time
-        self._names = (*value, *_META)
+        self._time = None if time is None else RecordTime("KafkaSource", time, (*value, *_META), self._fields or ())
         self._idle_ms, self._ahead_ms = round(idle_secs * 1000), None if ahead_secs is None else round(ahead_secs * 1000)
         self.outputs = {"default": {**value, **_META}, "bad": ["place", "text", "reason"]}
 
@@ -240,11 +240,11 @@ class KafkaSource(ReplayableSpout):
         """Return a record's time, which may be in its value, and the record with its values or the reason why it has none."""
         try:
             values = self._values(message)
-            time_ms = message.timestamp()[1] if self._time is None else self._time_of(values)
+            time_ms = message.timestamp()[1] if self._time is None else self._time.of(values)
             self._check_time(time_ms)
             return time_ms, (message, values, "")
         except (ValueError, RecursionError) as error:
-            return _NO_TIME, (message, None, str(error)[:300])
+            return NO_TIME, (message, None, str(error)[:300])
 
     def _place(self, message: Any) -> str:
         key = message.topic(), message.partition()
@@ -256,17 +256,6 @@ class KafkaSource(ReplayableSpout):
         rest = (text, message.topic(), message.partition(), message.offset(), message.timestamp()[1])
         value = message.value()
         return (*self._parse(self._absent if value is None else value), *rest)
-
-    def _time_of(self, values: Sequence[Any]) -> int:
-        """Return a record's event time; ValueError for one that has none, or when the caller's function raises."""
-        record, time = dict(zip(self._names, values, strict=True)), self._time
-        try:
-            time_ms = time(record) if callable(time) else record[time or "time_ms"]
-        except Exception as error:  # user code
-            raise ValueError(f"time= raised {type(error).__name__}: {error}") from error
-        if type(time_ms) is not int:
-            raise ValueError(f"the time of the record is {time_ms!r:.60}, not a whole number of milliseconds")
-        return time_ms
 
     def _check_time(self, time_ms: int) -> None:
         if self._ahead_ms is not None and time_ms > self._now_ms() + self._ahead_ms:
@@ -367,3 +356,64 @@ def _partition(place: str) -> Any:
 
     topic, number = place.rsplit("/", 1)
     return TopicPartition(topic, int(number))
+
+
+def batch_maker(fields: Mapping[str, str] | None, binary: bool) -> Callable[[Sequence[Any]], Made | None] | None:
+    """Return the function that makes a batch of messages; None for fields whose JSON pyarrow reads otherwise.
+
+    It returns the batch and the last offset of each (topic, partition). It returns None when some record is not what the fields
+    declare: which one is found row by row.
+    """
+    import pyarrow as pa
+
+    if fields is not None and not set(fields.values()) <= _SIMPLE:
+        return None
+    columns = parse_columns(", ".join(f"{name} {kind}" for name, kind in fields.items())) if fields else []
+    schema = pa.schema([(name, arrow_type(kind)) for name, kind in columns])
+    names = [*(["value"] if fields is None else schema.names), *_META]
+
+    def values(messages: Sequence[Any]) -> list[Any]:
+        found = [each.value() for each in messages]
+        if fields is None:
+            return [pa.array(found, pa.binary()) if binary else _text(found)]
+        return _objects(found, schema)
+
+    def make(messages: Sequence[Any]) -> Made | None:
+        try:
+            keys = _text([each.key() for each in messages])
+            topics, partitions = [each.topic() for each in messages], [each.partition() for each in messages]
+            offsets, times = [each.offset() for each in messages], [each.timestamp()[1] for each in messages]
+            meta = [keys, pa.array(topics), pa.array(partitions), pa.array(offsets), pa.array(times)]
+            batch = pa.RecordBatch.from_arrays([*values(messages), *meta], names)
+        except (pa.ArrowInvalid, UnicodeDecodeError):
+            return None
+        return batch, dict(zip(zip(topics, partitions, strict=True), offsets, strict=True))
+
+    return make
+
+
+def _text(found: Sequence[bytes | None]) -> Any:
+    import pyarrow as pa
+
+    return pa.array([each if each is None else each.decode() for each in found], pa.string())
+
+
+def _objects(found: Sequence[bytes | None], schema: Any) -> list[Any]:
+    """Return the columns of JSON objects, one in each value.
+
+    Each value must begin and end as an object does. So none can end in the middle of one that the next goes on with, and as many
+    objects as values are one in each.
+    """
+    import pyarrow as pa
+    import pyarrow.json as reader
+
+    if not all(each is not None and each[:1] == b"{" and each[-1:] == b"}" for each in found):
+        raise pa.ArrowInvalid("a value is no JSON object")
+    data = b"\n".join(found)  # type: ignore[arg-type]
+    data.decode()  # pyarrow would take text that is none
+    options = reader.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    how = reader.ReadOptions(use_threads=False, block_size=len(data) + 1)
+    table = reader.read_json(pa.BufferReader(data), how, options)
+    if table.num_rows != len(found):
+        raise pa.ArrowInvalid("a value is more than one JSON object")
+    return [table.column(name).combine_chunks() for name in schema.names]

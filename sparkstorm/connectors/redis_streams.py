@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,11 +13,13 @@ from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.connectors.patience import Patience, Secret, plain_name, without_password
+from sparkstorm.connectors.time_order import NO_TIME, PartitionOrder, RecordTime, TimeOf
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.model.values.tagged import to_json
 
 _ROWS_PER_CALL = 128
+_ENTRIES_PER_READ = 2_000  # of each stream; fewer mean that it is at its end
 _APPEND = """
 if (redis.call('GET', KEYS[2]) or '') >= ARGV[1] then return 0 end
 local at = 4
@@ -38,6 +39,11 @@ return 1
 class RedisSource(ReplayableSpout):
     """Emits the entries of Redis streams exactly once: named fields as text, the entry's `id` and its time (`time_ms`).
 
+    The streams of a task are read in step by event time: that of the field `time`, which has milliseconds as text, or what the
+    function `time` makes of a record's fields by name; else the time in the entry's id. A record is late only if it is late within
+    its own stream. A stream at its end is not waited for. A record on which the function raises, or whose field is no whole
+    number, goes to the stream `bad` (place, text, reason) and is reported.
+
     The position is the last id of each stream and the number of entries up to it. Consumer groups are not used: a group's position
     lives in Redis and would move without the topology's commit; groups of others on the same streams are not disturbed. Streams are
     dealt to tasks in turn. `first="$"` begins with the entries after the start. Entries removed behind the position are an
@@ -55,6 +61,7 @@ class RedisSource(ReplayableSpout):
         first: str = "0",
         follow: bool = True,
         lost: str = "fail",
+        time: TimeOf | None = None,
         password_file: str | None = None,
         password_env: str | None = None,
     ) -> None:
@@ -68,7 +75,9 @@ class RedisSource(ReplayableSpout):
         self._streams = list(dict.fromkeys(names))  # two tasks must not read the same one
         self._fields = [plain_name(each, "RedisSource") for each in fields]
         self._first, self._follow, self._lost = first, follow, lost
-        self.outputs = {**dict.fromkeys(self._fields, "string"), "id": "string", "time_ms": "bigint"}
+        record = {**dict.fromkeys(self._fields, "string"), "id": "string", "time_ms": "bigint"}
+        self._time = None if time is None else RecordTime("RedisSource", time, tuple(record), self._fields, is_text=True)
+        self.outputs = {"default": record, "bad": ["place", "text", "reason"]}
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Take this task's streams."""
@@ -77,27 +86,30 @@ class RedisSource(ReplayableSpout):
         self._last: dict[str, str] = dict.fromkeys(mine, self._first)
         # Entries added to a stream up to its position, trimmed ones included; not known before Redis 7
         self._passed: dict[str, int] = {}
-        self._ahead: deque[tuple[str, str, dict[bytes, bytes]]] = deque()
+        self._fetched = dict(self._last)  # last ids that were read; those between wait for their turns
+        self._order = PartitionOrder(1)  # each read says which streams are at their end: none is waited for by time
+        for stream in mine:
+            self._order.add(stream)
         self._where = f"component '{context.component_id}', Redis at {self._url}"
         self._patience = Patience(self._where, context.now_ms, collector.report_error)
         self._client: Any = None
-        self._is_checked = self._is_at_end = False
+        self._is_checked = self._is_read = False
 
     def next_tuple(self) -> None:
-        """Emit some entries, and read more when there are none."""
-        if not self._ahead and not self._fetch():
-            return
-        for _ in range(min(_ROWS_PER_CALL, len(self._ahead))):
-            stream, id, entry = self._ahead[0]
-            self._emit(entry, id)
-            self._ahead.popleft()
+        """Emit some entries, and read more when none of those at hand is next."""
+        if not (ready := self._order.take(_ROWS_PER_CALL)):
+            if not self._fetch():
+                return
+            ready = self._order.take(_ROWS_PER_CALL)
+        for stream, id, entry, reason in ready:
+            self._emit(stream, id, entry, reason)
             self._last[stream] = id
             if stream in self._passed:
                 self._passed[stream] += 1
 
     def is_exhausted(self) -> bool:
         """Return whether there was nothing behind the last entry when it was last looked; never if new ones are waited for."""
-        return not self._follow and (self._is_at_end or not self._last)
+        return not self._follow and (not self._last or (self._is_read and self._order.is_at_end))
 
     def snapshot(self) -> Any:
         """Last id of each stream, and how many entries were added up to it (None: not known)."""
@@ -107,7 +119,7 @@ class RedisSource(ReplayableSpout):
         """Go on behind them."""
         for stream, (id, passed) in position.items():
             if stream in self._last:
-                self._last[stream] = id
+                self._last[stream] = self._fetched[stream] = id
                 if passed is not None:
                     self._passed[stream] = passed
 
@@ -116,16 +128,34 @@ class RedisSource(ReplayableSpout):
         if self._client is not None:
             self._client.close()
 
-    def _emit(self, entry: Mapping[bytes, bytes], id: str) -> None:
+    def _emit(self, stream: str, id: str, entry: Mapping[bytes, bytes], reason: str) -> None:
+        """Emit an entry as a record; with a reason, as one that is none."""
+        values = self._values(id, entry)
+        if not reason:
+            self._collector.emit(values, id)
+            return
+        self._collector.report_error(f"{stream}/{id}: {reason}")
+        self._collector.emit((f"{stream}/{id}", to_json(list(values))[:2000], reason), id, stream="bad")
+
+    def _values(self, id: str, entry: Mapping[bytes, bytes]) -> tuple[Any, ...]:
         cells = [entry.get(name.encode()) for name in self._fields]
         text = (None if c is None else c.decode("utf-8", "replace") for c in cells)
-        self._collector.emit((*text, id, int(id.partition("-")[0])), id)
+        return (*text, id, int(id.partition("-")[0]))
+
+    def _timed(self, stream: str, id: str, entry: Mapping[bytes, bytes]) -> tuple[int, Any]:
+        """Return an entry's event time, and what `_emit` takes."""
+        if self._time is None:
+            return int(id.partition("-")[0]), (stream, id, entry, "")
+        try:
+            return self._time.of(self._values(id, entry)), (stream, id, entry, "")
+        except ValueError as error:
+            return NO_TIME, (stream, id, entry, str(error)[:300])
 
     def _fetch(self) -> bool:
         if self._patience.is_resting or not self._last or self.is_exhausted():
             return False
         try:
-            found = self._read()
+            asked, found = self._read()
         except redis.AuthenticationError as error:
             raise InvalidConfigError(
                 f"{self._where}: {error}; name the password's place with password_file or password_env"
@@ -141,13 +171,21 @@ class RedisSource(ReplayableSpout):
             self._patience.bear(error)
             return False
         self._patience.succeed()
-        for name, entries in found:
-            stream = name.decode()
-            self._ahead.extend((stream, id.decode(), entry) for id, entry in entries)
-        self._is_at_end = not self._ahead
-        return bool(self._ahead)
+        by_stream = {name.decode(): entries for name, entries in found}
+        for stream in asked:
+            if entries := by_stream.get(stream, ()):
+                self._order.put(stream, [self._timed(stream, id.decode(), entry) for id, entry in entries])
+                self._fetched[stream] = entries[-1][0].decode()
+            if len(entries) < _ENTRIES_PER_READ:
+                self._order.note_end(stream)
+        self._is_read = True
+        return bool(by_stream)
 
-    def _read(self) -> Any:
+    def _read(self) -> tuple[list[str], Any]:
+        """Return the streams that were asked, and the entries found.
+
+        A stream with entries that wait for their turns is not asked: so no more of it waits than one read brings.
+        """
         if self._client is None:
             self._client = connect(self._url, self._secret)
         if not self._is_checked:
@@ -156,7 +194,10 @@ class RedisSource(ReplayableSpout):
             self._is_checked = True
             if is_new:
                 self._collector.keep_position(0)
-        return self._client.xread(self._last, count=2_000, block=100 if self._follow else None)
+        asked = [stream for stream in self._fetched if not self._order.waiting(stream)]
+        block_ms = 100 if self._follow and len(asked) == len(self._fetched) else None
+        behind: dict[Any, Any] = {stream: self._fetched[stream] for stream in asked}
+        return asked, self._client.xread(behind, count=_ENTRIES_PER_READ, block=block_ms)
 
     def _check_positions(self) -> None:
         """Name streams that lost entries behind the position; turn "$" into an id that lasts."""
@@ -168,7 +209,7 @@ class RedisSource(ReplayableSpout):
                     raise
                 info = {}
             if last == "$":
-                self._last[stream] = info["last-generated-id"].decode() if info else "0-0"
+                self._last[stream] = self._fetched[stream] = info["last-generated-id"].decode() if info else "0-0"
             added = info.get("entries-added")
             if last in ("$", "0"):
                 if added is not None:

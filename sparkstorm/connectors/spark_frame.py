@@ -86,7 +86,7 @@ class SparkFrame(RedisSource):
 
     fail = ack  # it was parked: done as well
 
-    def _emit(self, entry: Mapping[bytes, bytes], id: str) -> None:
+    def _emit(self, stream: str, id: str, entry: Mapping[bytes, bytes], reason: str) -> None:
         row = entry.get(_ROW.encode(), b"")
         self._unfinished[id] = None
         try:

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from sparkstorm.api import TopologyBuilder, TransactionalSink
 from sparkstorm.connectors import Files, FileSink, HttpSink, Rate, RedisSink, SparkSource, SqlSink, Webhook
 from sparkstorm.connectors.file_folders import Folders
-from sparkstorm.connectors.kafka_records import PartitionOrder
+from sparkstorm.connectors.time_order import PartitionOrder
 from sparkstorm.embedded import RedisServer
 from sparkstorm.embedded.process import free_port
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: 
 from sparkstorm.api import ColumnBolt, Source, TopologyBuilder, TransactionalSink
 from sparkstorm.connectors import KafkaSink, KafkaSource, kafka_sink
 from sparkstorm.connectors.file_records import json_parser
-from sparkstorm.connectors.kafka_records import batch_maker
+from sparkstorm.connectors.kafka import batch_maker
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import CaptureBolt, LocalCluster
 from sparkstorm.testing.system.kafka import KafkaServer

@@ -32,8 +32,8 @@ class GatedLines(FileLines):
         for number in range(ended_from, self._at):
             self._collector.emit((marker(self._mine[number][0]),), -number - 1)
         if super().is_exhausted() and self._mine and not Path(self._gate).exists():
-            self._at, self._before = 0, 0
-            self._begin_file()
+            self._at, self._offsets = 0, [0] * len(self._mine)
+            self._pass_by()
 
     def extent(self) -> tuple[int, int]:
         """Return (0, 0), unknown: the number of passes depends on the gate."""

@@ -1,0 +1,203 @@
+"""Order of records over several inputs by event time: partitions that bring records, and files that are read one record ahead.
+
+Every input has a clock: the newest time that it has had. Records go out by the clock at each of them. So a record is behind the
+newest one that was given out by as much as it is behind its own input's newest, and no more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from heapq import heappop, heappush
+from operator import itemgetter
+from typing import Any, Generic, TypeVar
+
+from sparkstorm.errors import InvalidConfigError
+
+NO_TIME = -(1 << 63)  # of a record that cannot be read: it keeps its place in its input
+T = TypeVar("T")
+TimeOf = str | Callable[[Mapping[str, Any]], int]
+MOST_OPEN = 128  # files; with 64, logs of 100 hosts were opened again at each record, and 1,024 is many systems' limit
+_READ_PER_CALL = 256  # inputs asked for a record in one call: thousands of files must not hold up a worker's loop for seconds
+
+
+class RecordTime:
+    """Takes the event time of a record: the field that `time` names, or what the function `time` makes of the fields by name."""
+
+    def __init__(self, source: str, time: TimeOf, names: Sequence[str], fields: Collection[str], is_text: bool = False) -> None:
+        """`source`: its class, for errors. `fields`: those of `names` that can have a time; `is_text`: as text."""
+        if not callable(time) and time not in fields:
+            raise InvalidConfigError(
+                f"{source}: time names the field {time!r:.60}, which is not among the fields; it may be a function of the record"
+            )
+        self._time, self._names, self._is_text = time, tuple(names), is_text
+
+    def of(self, values: Sequence[Any]) -> int:
+        """Return the time in milliseconds; ValueError for a record that has none, or when the caller's function raises."""
+        time = self._time
+        try:
+            record = dict(zip(self._names, values, strict=True))
+            found = time(record) if callable(time) else record[time]
+            time_ms = int(found) if self._is_text and type(found) is str and not callable(time) else found
+        except Exception as error:  # user code
+            raise ValueError(f"time= raised {type(error).__name__}: {error}") from error
+        if type(time_ms) is not int:
+            raise ValueError(f"the time of the record is {time_ms!r:.60}, not a whole number of milliseconds")
+        return time_ms
+
+
+class _Partition:
+    """Records that were fetched and not given out, with the partition's clock at each: its newest time so far."""
+
+    __slots__ = ("clock", "heard_ms", "is_at_end", "waiting")
+
+    def __init__(self, heard_ms: int) -> None:
+        self.clock, self.heard_ms, self.is_at_end = NO_TIME, heard_ms, False
+        self.waiting: deque[tuple[int, Any]] = deque()
+
+
+class PartitionOrder:
+    """Gives out records of partitions by their clocks, as Kafka Streams does (KIP-353, KIP-695).
+
+    A record goes out when no partition that still has records can have an older clock. So a record is behind the newest one that
+    was given out by as much as it is behind its own partition's newest, and no more: with a lag that covers the disorder within
+    a partition, none is late. A partition is not waited for at its end, and after `idle_ms` of polls that brought nothing of it.
+    """
+
+    def __init__(self, idle_ms: int) -> None:
+        self._idle_ms = idle_ms
+        self._polled_ms = 0
+        self._partitions: dict[str, _Partition] = {}
+        self._ready: deque[Any] = deque()
+
+    def add(self, place: str) -> None:
+        """Expect records of a partition."""
+        self._partitions[place] = _Partition(self._polled_ms)
+
+    def put(self, place: str, records: Iterable[tuple[int, Any]]) -> int:
+        """Take records of a partition, each with its time; return how many of it wait."""
+        partition = self._partitions[place]
+        clock, wait = partition.clock, partition.waiting.append
+        for time_ms, record in records:
+            if time_ms > clock:
+                clock = time_ms
+            wait((clock, record))
+        partition.clock, partition.heard_ms, partition.is_at_end = clock, self._polled_ms, False
+        return len(partition.waiting)
+
+    def note_end(self, place: str) -> None:
+        """Take note that a partition has nothing behind what was put."""
+        self._partitions[place].is_at_end = True
+
+    def note_poll(self, taken_ms: int) -> None:
+        """Take note of the time that a poll for records took."""
+        self._polled_ms += taken_ms
+
+    def take(self, most: int) -> list[Any]:
+        """Return the next records, `most` at the most."""
+        if not self._ready:
+            self._sort()
+        return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
+
+    def waiting(self, place: str) -> int:
+        """Return how many records of a partition wait."""
+        return len(self._partitions[place].waiting)
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether every record was given out."""
+        return not self._ready and not any(each.waiting for each in self._partitions.values())
+
+    @property
+    def is_at_end(self) -> bool:
+        """Return whether every partition was read to its end, and everything given out."""
+        return self.is_empty and all(each.is_at_end for each in self._partitions.values())
+
+    def _sort(self) -> None:
+        awaited = [
+            each.clock
+            for each in self._partitions.values()
+            if not each.is_at_end and self._polled_ms - each.heard_ms < self._idle_ms
+        ]
+        bound = min(awaited, default=None)
+        if len(self._partitions) == 1:
+            [only] = self._partitions.values()
+            self._ready.extend(record for _, record in only.waiting)
+            only.waiting.clear()
+            return
+        found: list[tuple[int, Any]] = []
+        for each in self._partitions.values():
+            waiting = each.waiting
+            while waiting and (bound is None or waiting[0][0] <= bound):
+                found.append(waiting.popleft())
+        found.sort(key=itemgetter(0))  # stable: records of one partition keep their order
+        self._ready.extend(record for _, record in found)
+
+
+class _Ahead(Generic[T]):
+    """An input with its clock, and its place among inputs of equal clocks."""
+
+    __slots__ = ("clock", "place", "source")
+
+    def __init__(self, source: T, place: tuple[int, int]) -> None:
+        self.source, self.place, self.clock = source, place, NO_TIME
+
+
+class MergedInputs(Generic[T]):
+    """Gives out records of inputs that are read one record ahead, by their clocks; of equal ones, the input of lower rank first.
+
+    An input that has nothing is left out until it is added again: so it is not waited for.
+    """
+
+    def __init__(self, read: Callable[[T], tuple[int, Any] | None], pause: Callable[[T], None], most_open: int) -> None:
+        """`read` returns the time of an input's next record and the record, None when there is none now.
+
+        Beyond `most_open` inputs, `pause` is called of the least recently read one, which has a record waiting. It is read again
+        when that record was given out.
+        """
+        self._read, self._pause, self._most_open = read, pause, most_open
+        self._by_id: dict[int, _Ahead[T]] = {}
+        self._unread: deque[_Ahead[T]] = deque()
+        self._heads: list[tuple[int, tuple[int, int], _Ahead[T], Any]] = []
+        self._open: dict[int, T] = {}  # least recently read first
+        self._added = 0
+
+    def __contains__(self, source: T) -> bool:
+        return id(source) in self._by_id
+
+    def __len__(self) -> int:
+        """Return the number of inputs that are not left out."""
+        return len(self._by_id)
+
+    def add(self, source: T, rank: int) -> None:
+        """Expect records of an input."""
+        self._added += 1  # no two places are equal: what is sorted are numbers only
+        self._by_id[id(source)] = ahead = _Ahead(source, (rank, self._added))
+        self._unread.append(ahead)
+
+    def take(self) -> tuple[T, Any] | None:
+        """Return the next record behind its input; None when none has any, or before every input has been asked for one.
+
+        An error of `read` goes to the caller, and that input is read again in the next call.
+        """
+        for _ in range(min(len(self._unread), _READ_PER_CALL)):
+            self._read_ahead(self._unread[0])
+            self._unread.popleft()
+        if self._unread or not self._heads:
+            return None
+        _, _, ahead, record = heappop(self._heads)
+        self._unread.append(ahead)
+        return ahead.source, record
+
+    def _read_ahead(self, ahead: _Ahead[T]) -> None:
+        key, source = id(ahead.source), ahead.source
+        found = self._read(source)
+        self._open.pop(key, None)
+        if found is None:
+            del self._by_id[key]
+            return
+        ahead.clock = max(ahead.clock, found[0])
+        heappush(self._heads, (ahead.clock, ahead.place, ahead, found[1]))
+        self._open[key] = source
+        if len(self._open) > self._most_open:
+            self._pause(self._open.pop(next(iter(self._open))))
