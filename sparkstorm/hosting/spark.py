@@ -361,7 +361,11 @@ def _most_cores(master: str) -> int | None:
 def _expected_executors(sc: SparkContext) -> int:
     """Return how many executors are known to come; 0 when the master decides that."""
     found = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,.*", _master_of(sc))
-    return int(found[1]) if found else int(sc.getConf().get("spark.executor.instances", "0") or 0)
+    if found:
+        return int(found[1])
+    named = ("spark.executor.instances", "spark.cores.max", "spark.executor.cores")
+    instances, most, cores = (int(sc.getConf().get(name, "0") or 0) for name in named)
+    return instances or (most // cores if cores else 0)
 
 
 def _check_context(sc: SparkContext) -> None:

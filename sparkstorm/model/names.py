@@ -51,6 +51,12 @@ def node_of_driver(node: str, number: int) -> str:
     return node if number == 1 else f"{node}@{number}"
 
 
+def machine_of_node(node: str) -> str:
+    """Return what the nodes of all drivers on one machine have in common: `w1` of `w1` and of `w1@2`."""
+    machine, at, number = node.rpartition("@")
+    return machine if at and number.isascii() and number.isdecimal() else node
+
+
 def driver_of_node(node: str) -> int:
     """Return the number of the driver that a node belongs to."""
     _, _, number = node.rpartition("@")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.model.names import machine_of_node
 from sparkstorm.scheduling.records import Conf, SupervisorView, Topologies, TopologyView
 from sparkstorm.scheduling.settings import EvenSettings
 from sparkstorm.scheduling.view import ClusterView
@@ -80,11 +81,12 @@ def move_to_idle(cluster: ClusterView, rules: IdleRules, scope: Topologies | Non
     if not rules.is_enabled:
         return
     usable = [each for node, each in sorted(cluster.supervisors.items()) if each.ports and not cluster.is_blacklisted(node)]
-    used = {slot.node for slot in cluster.used_slots()}
-    idle = [each for each in usable if each.id not in used and _is_stable(each, rules)]
+    used = {machine_of_node(slot.node) for slot in cluster.used_slots()}
+    idle = [each for each in usable if machine_of_node(each.id) not in used and _is_stable(each, rules)]
+    machines = {machine_of_node(each.id) for each in usable}
     targets = deque(WorkerSlot(each.id, port) for each in idle for port in each.ports)
     left = {
-        topology_id: _share(topology, {each.id for each in idle}, len(usable), cluster, rules)
+        topology_id: _share(topology, {machine_of_node(each.id) for each in idle}, len(machines), cluster, rules)
         for topology_id, topology in sorted((cluster.topologies if scope is None else scope).items())
     }
     while targets and any(left.values()):
@@ -99,7 +101,7 @@ def _is_stable(supervisor: SupervisorView, rules: IdleRules) -> bool:
 
 
 def _share(topology: TopologyView, idle: set[str], num_usable: int, cluster: ClusterView, rules: IdleRules) -> int:
-    if idle <= {slot.node for slot in cluster.placement(topology.id).executors_by_slot}:
+    if idle <= {machine_of_node(slot.node) for slot in cluster.placement(topology.id).executors_by_slot}:
         return 0
     share = topology.num_workers // num_usable * len(idle)
     return min(share, rules.most_per_topology) if rules.most_per_topology > 0 else share
@@ -107,16 +109,16 @@ def _share(topology: TopologyView, idle: set[str], num_usable: int, cluster: Clu
 
 def _move_one(topology_id: str, targets: deque[WorkerSlot], cluster: ClusterView) -> bool:
     """Move the worker on the highest port of the node with most of the topology's workers; False when no node has two."""
-    ports_by_node: dict[str, list[int]] = {}
+    slots_by_machine: dict[str, list[WorkerSlot]] = {}
     for slot in cluster.placement(topology_id).executors_by_slot:
-        ports_by_node.setdefault(slot.node, []).append(slot.port)
-    crowded = sorted((-len(ports), node) for node, ports in ports_by_node.items() if len(ports) > 1)
+        slots_by_machine.setdefault(machine_of_node(slot.node), []).append(slot)
+    crowded = sorted((-len(slots), machine) for machine, slots in slots_by_machine.items() if len(slots) > 1)
     if not crowded:
         return False
-    node = crowded[0][1]
-    giver, target = WorkerSlot(node, max(ports_by_node[node])), targets.popleft()
+    machine = crowded[0][1]
+    giver, target = max(slots_by_machine[machine]), targets.popleft()
     executors = list(cluster.placement(topology_id).executors_by_slot[giver])
-    cluster.free_slot(giver, f"{target.node} had no worker, and {node} had {len(ports_by_node[node])} of this topology's")
+    cluster.free_slot(giver, f"{target.node} had no worker, and {machine} had {len(slots_by_machine[machine])} of this topology's")
     cluster.assign(target, topology_id, executors, "the next port of the supervisors without a worker")
     return True
 

@@ -1,33 +1,39 @@
-"""Index of free ports, in the order in which Storm spreads workers over nodes."""
+"""Index of free ports, in the order in which Storm spreads workers over nodes.
+
+Nodes of several drivers on one machine (`w1`, `w1@2`) count as one: else a machine would get a worker of each driver while
+another has none.
+"""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
 from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.model.names import machine_of_node
 
 
 class FreeSlots:
-    """Free ports per node; nodes are bucketed by their number of free ports, so that taking k slots takes O(k)."""
+    """Free ports per node; machines are bucketed by their number of free ports, so that taking k slots takes O(k)."""
 
     def __init__(self) -> None:
         self._ports_by_node: dict[str, list[int]] = {}
-        self._nodes_by_count: dict[int, list[str]] = {}
+        self._nodes_by_machine: dict[str, list[str]] = {}
+        self._machines_by_count: dict[int, list[str]] = {}
         self.count = 0
 
     def copy(self) -> "FreeSlots":
         """Return an independent copy."""
         twin = FreeSlots()
         twin._ports_by_node = {node: list(ports) for node, ports in self._ports_by_node.items()}
-        twin._nodes_by_count = {count: list(nodes) for count, nodes in self._nodes_by_count.items()}
+        twin._nodes_by_machine = {machine: list(nodes) for machine, nodes in self._nodes_by_machine.items()}
+        twin._machines_by_count = {count: list(machines) for count, machines in self._machines_by_count.items()}
         twin.count = self.count
         return twin
 
     def set_ports(self, node: str, ports: Iterable[int]) -> None:
         """Replace the free ports of one node."""
-        old = self._ports_by_node.get(node, [])
-        new = sorted(ports)
-        self._ports_by_node[node] = new
-        self._move(node, len(old), len(new))
+        change = -len(self._ports_of(node))
+        self._ports_by_node[node] = new = sorted(ports)
+        self._note(node, change + len(new))
 
     def ports(self, node: str) -> tuple[int, ...]:
         """Return the free ports of a node, ascending."""
@@ -41,36 +47,52 @@ class FreeSlots:
         at = bisect_left(ports, slot.port)
         if at < len(ports) and ports[at] == slot.port:
             del ports[at]
-            self._move(slot.node, len(ports) + 1, len(ports))
+            self._note(slot.node, -1)
 
     def give(self, slot: WorkerSlot) -> None:
         """Mark a slot free; the caller checks that it may be used."""
-        ports = self._ports_by_node.setdefault(slot.node, [])
+        ports = self._ports_of(slot.node)
         at = bisect_left(ports, slot.port)
         if at == len(ports) or ports[at] != slot.port:
             ports.insert(at, slot.port)
-            self._move(slot.node, len(ports) - 1, len(ports))
+            self._note(slot.node, 1)
 
     def interleaved(self, limit: int) -> list[WorkerSlot]:
-        """Return the first `limit` free slots, one per node in turn: nodes with most free ports first, then by id (S4.25)."""
+        """Return the first `limit` free slots, one per machine in turn: those with most free ports first, then by id (S4.25)."""
         chosen: list[WorkerSlot] = []
-        counts = sorted((count for count, nodes in self._nodes_by_count.items() if nodes and count), reverse=True)
+        counts = sorted((count for count, machines in self._machines_by_count.items() if machines and count), reverse=True)
         rank = 0
         while counts and len(chosen) < limit:
             for count in counts:
                 room = limit - len(chosen)
-                nodes = self._nodes_by_count[count][:room]
-                chosen += [WorkerSlot(node, self._ports_by_node[node][rank]) for node in nodes]
+                chosen += [self._slot(machine, rank) for machine in self._machines_by_count[count][:room]]
             rank += 1
             counts = [count for count in counts if count > rank]
         return chosen
 
-    def _move(self, node: str, old: int, new: int) -> None:
-        self.count += new - old
-        if old == new:
+    def _slot(self, machine: str, rank: int) -> WorkerSlot:
+        """Return the free slot of that rank among all of a machine: node after node, in each by port."""
+        for node in self._nodes_by_machine[machine]:
+            ports = self._ports_by_node[node]
+            if rank < len(ports):
+                return WorkerSlot(node, ports[rank])
+            rank -= len(ports)
+        raise IndexError(f"{machine} has no free slot {rank}")
+
+    def _ports_of(self, node: str) -> list[int]:
+        if node not in self._ports_by_node:
+            insort(self._nodes_by_machine.setdefault(machine_of_node(node), []), node)
+        return self._ports_by_node.setdefault(node, [])
+
+    def _note(self, node: str, change: int) -> None:
+        """Put the node's machine among those with its new number of free ports."""
+        self.count += change
+        if not change:
             return
-        if old:
-            bucket = self._nodes_by_count[old]
-            del bucket[bisect_left(bucket, node)]
+        machine = machine_of_node(node)
+        new = sum(len(self._ports_by_node[each]) for each in self._nodes_by_machine[machine])
+        if old := new - change:
+            bucket = self._machines_by_count[old]
+            del bucket[bisect_left(bucket, machine)]
         if new:
-            insort(self._nodes_by_count.setdefault(new, []), node)
+            insort(self._machines_by_count.setdefault(new, []), machine)

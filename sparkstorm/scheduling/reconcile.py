@@ -4,11 +4,13 @@ Laws: no difference, no new assignment; an executor that keeps its slot keeps it
 only grow; an answer that breaks the rules is refused as a whole, and the last good assignment remains.
 """
 
+from collections import Counter
 from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, replace
 
 from sparkstorm.errors import FailedAssignTopologyError
 from sparkstorm.model.assignment import Assignment, AssignmentKind, ExecutorId, WorkerCode, WorkerSlot
+from sparkstorm.model.names import machine_of_node
 
 Placements = Mapping[str, Mapping[ExecutorId, WorkerSlot]]
 
@@ -91,7 +93,8 @@ def kept_for_rebalance(
     """Return the part of a placement that an even distribution over `num_workers` can keep; the rest moves.
 
     A slot is kept with exactly one of the sizes that remain, so what is freed fills the slots that remain: a scheduler
-    never has to add to a slot in use. Slots with the most survivors go first.
+    never has to add to a slot in use. Slots with the most survivors go first, among equals those of the machine of which
+    fewest are kept: half of the workers stay on all machines, not on the first half of them.
     """
     survivors: dict[WorkerSlot, list[ExecutorId]] = {}
     wanted = frozenset(executors)
@@ -100,12 +103,24 @@ def kept_for_rebalance(
     base, extra = divmod(len(wanted), max(1, num_workers))
     sizes = [base + 1] * extra + [base] * (num_workers - extra)
     kept: dict[ExecutorId, WorkerSlot] = {}
-    for slot, held in sorted(survivors.items(), key=lambda pair: (-len(pair[1]), pair[0])):
+    for slot in _spread(survivors):
+        held = survivors[slot]
         size = next((each for each in sizes if 0 < each <= len(held)), 0)
         if size:
             sizes.remove(size)
             kept.update(dict.fromkeys(held[:size], slot))
     return kept
+
+
+def _spread(survivors: Mapping[WorkerSlot, Collection[ExecutorId]]) -> list[WorkerSlot]:
+    """Return the slots with most survivors first; those with equal numbers in turn, a slot of each machine."""
+    turn_by_machine: Counter[str] = Counter()
+    ranked = []
+    for slot, held in sorted(survivors.items(), key=lambda pair: (-len(pair[1]), pair[0])):
+        machine = machine_of_node(slot.node)
+        ranked.append((-len(held), turn_by_machine[machine], slot))
+        turn_by_machine[machine] += 1
+    return [slot for _, _, slot in sorted(ranked)]
 
 
 def check_answer(

@@ -3,9 +3,12 @@
 from typing import ClassVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sparkstorm.errors import FailedAssignTopologyError
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.model.names import machine_of_node
 from sparkstorm.scheduling.default import DefaultScheduler, integer_divided
 from sparkstorm.scheduling.free_slots import FreeSlots
 from sparkstorm.scheduling.per_topology import chosen_scheduler
@@ -161,6 +164,35 @@ def test_free_slots_come_one_node_after_the_other_the_roomiest_first() -> None:
     free.take(WorkerSlot("n3", 4))
     assert [str(each) for each in free.interleaved(3)] == ["n2:1", "n1:1", "n3:2"]
     assert free.count == 7
+
+
+def test_nodes_of_two_drivers_on_one_machine_are_one_in_turn() -> None:
+    free = FreeSlots()
+    for machine in ("w1", "w2", "w3"):
+        free.set_ports(machine, (1, 2))
+        free.set_ports(f"{machine}@2", (1, 2))
+    assert [str(each) for each in free.interleaved(6)] == ["w1:1", "w2:1", "w3:1", "w1:2", "w2:2", "w3:2"]
+    free.set_ports("w1", ())  # the first driver has lost its slots there
+    assert [str(each) for each in free.interleaved(3)] == ["w2:1", "w3:1", "w1@2:1"]
+
+
+NODES = st.sampled_from(["w1", "w1@2", "w2", "w2@2", "n@x"])
+
+
+@given(st.lists(st.tuples(NODES, st.integers(1, 4), st.booleans()), max_size=40))
+def test_free_slots_are_those_given_and_not_taken_one_of_each_machine_before_any_second(
+    changes: list[tuple[str, int, bool]],
+) -> None:
+    free, wanted = FreeSlots(), set[WorkerSlot]()
+    for node, port, is_given in changes:
+        slot = WorkerSlot(node, port)
+        (free.give if is_given else free.take)(slot)
+        (wanted.add if is_given else wanted.discard)(slot)
+    found = free.interleaved(99)
+    assert set(found) == wanted and free.count == len(found) == len(wanted)
+    machines = [machine_of_node(slot.node) for slot in found]
+    assert len(set(machines[: len(set(machines))])) == len(set(machines))
+    assert free.copy().interleaved(99) == found
 
 
 def test_an_even_division_differs_by_at_most_one() -> None:

@@ -83,6 +83,14 @@ def test_growth_keeps_what_fits_and_shrinking_frees_what_must_merge(num: int, sl
     assert len(kept_for_rebalance(spread(num, slots), E[:num], workers)) == kept
 
 
+@pytest.mark.parametrize("second", ["", "@2"])
+def test_a_rebalance_to_fewer_workers_keeps_some_on_every_machine(second: str) -> None:
+    """Six workers on three machines, on two slots of one driver's or on a slot of each of two drivers'."""
+    slots = [WorkerSlot(f"w{n}{part}", port) for n in (1, 2, 3) for part, port in (("", 1), (second, 2))]
+    kept = kept_for_rebalance(dict(zip(E[:6], slots, strict=True)), E[:6], 5)
+    assert len(kept) == 4 and {slot.node.partition("@")[0] for slot in kept.values()} == {"w1", "w2", "w3"}
+
+
 @given(
     st.dictionaries(st.sampled_from(E), st.builds(WorkerSlot, st.sampled_from("abcd"), st.integers(1, 3))),
     st.sets(st.sampled_from(E)),
