@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from sparkstorm import __version__
-from sparkstorm.cli import capsules, changes, dead_letters, jobs, logs, monitor, offline, topologies, upgrades
+from sparkstorm.cli import capsules, changes, dead_letters, jobs, logs, monitor, new_project, offline, topologies, upgrades
 from sparkstorm.cli.common import FAILED, Verb
 from sparkstorm.errors import SparkStormError
 from sparkstorm.model import compiled
@@ -29,7 +29,7 @@ _GROUPS: dict[str, tuple[Any, ...]] = {
     "look": (topologies, monitor, logs),
     "change": (changes, upgrades),
     "mend": (dead_letters, capsules),
-    "without a cluster": (offline,),
+    "without a cluster": (new_project, offline),
 }
 """Verbs by what one wants, with their modules: thirty in one list hid most of them."""
 
