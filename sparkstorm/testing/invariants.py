@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
+from collections.abc import Mapping
+
+from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.model.topology import LATE_PREFIX
 from sparkstorm.model.tuples import Roots, each_root
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.testing.components import FeederSpout
@@ -11,7 +17,7 @@ from sparkstorm.testing.sim_data import TopologyData
 from sparkstorm.transport.frames import ROWS, RowFrame, decode, kind_of
 from sparkstorm.transport.local import LocalStore
 from sparkstorm.worker.epoch import as_roots
-from sparkstorm.worker.progress import Progress
+from sparkstorm.worker.progress import Edge, Progress, merge
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 
 _ROOTS_OF_HELD = 3  # their place in the record of a held input (PendingInput.encode)
@@ -22,6 +28,7 @@ class WaitingRows:
 
     def __init__(self) -> None:
         self._roots_by_frame: dict[bytes, list[Roots]] = {}
+        self._edge_by_frame: dict[bytes, tuple[int, str, int]] = {}
 
     def require_done(self, store: LocalStore, codec: Codec, acked: set[int]) -> None:
         """AssertionError when a row of one of these trees waits."""
@@ -33,6 +40,20 @@ class WaitingRows:
             for key, held in keys.held.items():
                 waiting = acked.intersection(each_root(as_roots(codec.unpack(held)[_ROOTS_OF_HELD])))
                 assert not waiting, f"root {min(waiting)} is acked, and input {key} of it is held by task {task}"
+
+    def count(self, store: LocalStore, codec: Codec, component_by_task: Mapping[int, str]) -> Counter[Edge]:
+        """Return the rows that wait behind the cursors, by edge; those of replayed dead letters belong to none."""
+        found = Counter[Edge]()
+        for task, keys in store.task_keys.items():
+            for at, (_, frame) in enumerate(keys.stream):
+                known = self._edge_by_frame.get(frame)
+                if known is None:
+                    known = self._edge_by_frame[frame] = _edge(codec, frame)
+                sender, stream, rows = known
+                if rows:
+                    done = keys.cursor.row if at == 0 else 0
+                    found[component_by_task[sender], stream, component_by_task[task]] += rows - done
+        return found
 
     def _roots(self, codec: Codec, frame: bytes) -> list[Roots]:
         """Return the roots of a frame's rows; none for messages to ackers and spouts."""
@@ -46,6 +67,14 @@ class WaitingRows:
 def acked_roots(spout: SpoutTask) -> set[int]:
     """Return the roots of a spout task that are acked and whose callbacks are still to come."""
     return {root for root, _, failure in spout.pending.snapshot()[1] if not failure}
+
+
+def _edge(codec: Codec, frame: bytes) -> tuple[int, str, int]:
+    """Return a sender, the stream and the number of rows of a frame; no rows for messages to ackers and spouts."""
+    decoded = decode(codec, frame) if kind_of(frame) == ROWS else None
+    if not isinstance(decoded, RowFrame):
+        return 0, "", 0
+    return decoded.senders[0], decoded.stream.removeprefix(LATE_PREFIX), len(decoded)
 
 
 def _by_row(frame: RowFrame) -> list[Roots]:
@@ -63,6 +92,8 @@ class Invariants:
     3. What a feeder has emitted is open, acked or failed: nothing is lost, nothing is counted twice. (Not where nothing is
        tracked: under at-most-once.)
     4. When a tree is acked, no row of it waits: neither in a stream behind its task's cursor nor as a held input.
+    5. On each edge, rows sent = rows consumed + rows that wait in Redis, in whatever state a crash or a claim has left it. (Not
+       where frames could not be decoded, nor after a hot deploy: the counts of the heir begin afresh.)
     """
 
     def __init__(self, cluster: LocalCluster) -> None:
@@ -70,6 +101,7 @@ class Invariants:
         self._decoded: dict[str, tuple[bytes, Progress]] = {}
         self._seen: dict[str, tuple[int, int, int]] = {}
         self._rows = WaitingRows()
+        self._component_by_task: dict[str, Mapping[int, str]] = {}
         self.checks = 0
 
     def __call__(self) -> None:
@@ -89,6 +121,8 @@ class Invariants:
         processes = [slot.process for slot in self._cluster.slots if slot.process is not None]
         live = [process for process in processes if process.data is data and self._is_settled(process)]
         self._rows.require_done(data.store, data.codec, self._check_roots(live))
+        if not data.has_inherited:
+            self._check_edges(data)
         for process in live:
             assert process.worker is not None
             for task, spout in process.worker.crew.spouts.items():
@@ -120,15 +154,39 @@ class Invariants:
                 acked |= acked_roots(spout)
         return acked
 
-    def _check_feeder(self, data: TopologyData, task: int, spout: SpoutTask) -> None:
-        if data.has_inherited or not isinstance(spout.spout, FeederSpout):
-            return
-        settled = 0
+    def _progress(self, data: TopologyData) -> list[Progress]:
+        """Return the owners' records, each decoded once."""
+        found = []
         for owner, encoded in data.store.progress_by_owner.items():
             known = self._decoded.get(owner)
             if known is None or known[0] is not encoded:
                 known = self._decoded[owner] = (encoded, Progress.decode(encoded))
-            counts = known[1].counts_by_task.get(task)
-            settled += counts.acked + counts.failed if counts is not None else 0
+            found.append(known[1])
+        return found
+
+    def _check_edges(self, data: TopologyData) -> None:
+        merged = merge(self._progress(data))
+        if merged.quarantined or not self._components(data.id):
+            return
+        waiting = self._rows.count(data.store, data.codec, self._components(data.id))
+        for edge, flow in merged.edges.items():
+            there = waiting.pop(edge, 0)
+            assert flow.sent == flow.consumed + there, f"{edge}: {flow.sent} sent, {flow.consumed} consumed, {there} wait"
+        assert not +waiting, f"rows wait that nobody has sent: {dict(waiting)}"
+
+    def _components(self, topology_id: str) -> Mapping[int, str]:
+        """Return the component of each task, which is fixed; empty while ZooKeeper is away."""
+        if topology_id not in self._component_by_task:
+            with contextlib.suppress(StoreUnavailableError):
+                table = self._cluster.storm_state.read_tasks(topology_id)
+                if table is not None:
+                    self._component_by_task[topology_id] = {t: info.component_id for t, info in table.info_by_task.items()}
+        return self._component_by_task.get(topology_id, {})
+
+    def _check_feeder(self, data: TopologyData, task: int, spout: SpoutTask) -> None:
+        if data.has_inherited or not isinstance(spout.spout, FeederSpout):
+            return
+        counts_by_owner = [record.counts_by_task.get(task) for record in self._progress(data)]
+        settled = sum(counts.acked + counts.failed for counts in counts_by_owner if counts is not None)
         emitted, pending = spout.spout.emitted, len(spout.pending)
         assert emitted == settled + pending, f"task {task} emitted {emitted}, but {settled} settled and {pending} open"

@@ -9,10 +9,12 @@ from sparkstorm.executor.pieces import count_rows
 from sparkstorm.transport.base import entry_order
 from sparkstorm.transport.frames import Row
 from sparkstorm.worker.backpressure import Backpressure
+from sparkstorm.worker.counting.loop_time import BACKLOG, INACTIVE
 from sparkstorm.worker.counting.meters import Meters
 from sparkstorm.worker.counting.metrics import Tally
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.epoch_budget import Budget
+from sparkstorm.worker.progress import EdgeCounts
 from sparkstorm.worker.retries import RetryPolicy
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.inbox import Chunk
@@ -49,7 +51,10 @@ class BoltTurns:
 
     def run(self, epoch: Epoch, bolt: BoltTask) -> bool:
         """Run rows of a bolt's blocks and of its oldest entry, unless it is held back; return whether there were any."""
-        if self._gates.is_shut(bolt.task) or bolt.is_full:
+        is_shut = self._gates.is_shut(bolt.task)
+        if is_shut or bolt.is_paused or bolt.spent.pause is not None:
+            bolt.spent.hold(INACTIVE if bolt.is_paused else BACKLOG if is_shut else None, self._clock.now_us())
+        if is_shut or bolt.is_full:
             return False
         did = self.run_local(epoch, bolt, bolt.pace)
         if (chunk := bolt.next_chunk()) is None:
@@ -63,6 +68,9 @@ class BoltTurns:
         if bolt.feed and not bolt.is_behind:
             bolt.read_from = ""
             for block, rows in bolt.feed.take(_ROWS_PER_BATCH if bolt.takes_batches else most):
+                flow, count = self._flow(bolt, block.component, block.stream), count_rows(rows) if block.has_pieces else len(rows)
+                flow.sent += count
+                flow.consumed += count
                 self._execute(epoch, bolt, self._crew.blocks.handed_over(block, rows), block.births.oldest_ms, block.has_pieces)
                 did = True
         return did
@@ -75,6 +83,9 @@ class BoltTurns:
 
     def consume(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
         """Mark the next rows of an entry as done; its edge leaves the roots whose last rows they are."""
+        if not chunk.is_replayed:  # a dead letter was consumed before it was given up
+            source = chunk.rows[0][2]
+            self._flow(bolt, source.component, source.stream).consumed += rows
         bolt.inbox.consume(chunk, rows)
         epoch.consume(chunk.take_ended(), chunk.edge)
         is_done = chunk.done == chunk.total and entry_order(chunk.entry) > bolt.caught_up_at
@@ -88,8 +99,15 @@ class BoltTurns:
             self._failures.settle(epoch, bolt, tup, failure)
         self.finish(epoch, bolt)
         took_us, count = self._clock.now_us() - bolt.began_us, count_rows(rows) if may_have_pieces else len(rows)
+        bolt.spent.busy_us += took_us
         self._meters.of(bolt.task).add(count, took_us, min(count, max(0, len(bolt.held) - held)))
         bolt.pace = self._budget.pace(bolt.pace, count, took_us // 1000, _ROWS_PER_TURN, epoch.bytes - sent_bytes)
+
+    def _flow(self, bolt: BoltTask, component: str, stream: str) -> EdgeCounts:
+        flow = bolt.flow_by_channel.get((component, stream))
+        if flow is None:
+            flow = bolt.flow_by_channel[component, stream] = self._tally.edge(component, stream, bolt.component)
+        return flow
 
     def finish(self, epoch: Epoch, bolt: BoltTask) -> None:
         """Move the results of a user call into the epoch as a whole: its emissions, and its acks of earlier inputs."""

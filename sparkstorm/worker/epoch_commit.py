@@ -16,7 +16,7 @@ import numpy as np
 
 from sparkstorm.errors import CodecError, MalformedFrameError
 from sparkstorm.executor.emitter import weigh
-from sparkstorm.executor.pieces import is_piece
+from sparkstorm.executor.pieces import count_rows, is_piece
 from sparkstorm.executor.sink_runner import SinkRunner
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.failure import Failure
@@ -28,6 +28,7 @@ from sparkstorm.transport.frames import AckerMessages, Numbers, Row, SettledRoot
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.journal import Whole
 from sparkstorm.worker.open_blocks import OpenBlock
+from sparkstorm.worker.progress import EdgeCounts
 from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.spout_task import SpoutTask
@@ -44,8 +45,11 @@ _BYTES_PER_ENTRY = 256 << 10  # rows that are heavier together leave in several 
 class CommitBuilder:
     """Turns an epoch and its crew into a commit."""
 
-    def __init__(self, plan: WorkerPlan, crew: TaskSet, now_ms: Callable[[], int], origin: int) -> None:
-        """`origin` names this process in the entries that it writes."""
+    def __init__(
+        self, plan: WorkerPlan, crew: TaskSet, now_ms: Callable[[], int], origin: int, edge: Callable[[str, str, str], EdgeCounts]
+    ) -> None:
+        """`origin` names this process in the entries that it writes; `edge` returns the counts of an edge."""
+        self._edge = edge
         self._plan = plan
         self._crew = crew
         self._timed = [(sender, sender.time) for sender in crew.senders() if sender.time is not None]
@@ -84,12 +88,17 @@ class CommitBuilder:
     def _send(self, epoch: Epoch, commit: Commit, block: OpenBlock) -> None:
         """Write what is left of an open block into the stream of its task, also when that is a task of this worker."""
         task, entries = block.target.task, 0
+        if (flow := block.flow) is None:
+            flow = block.flow = self._edge(block.component, block.stream, self._plan.component_by_task[task])
+        flow.sent += count_rows(block.rows) if block.has_pieces else len(block.rows)
         oldest_ms = block.births.oldest_ms or self._now_ms()
         for rows in _cut(block):
             for data in self._encoded(epoch, block, oldest_ms, rows):
                 self._require_bounded(block, commit, len(data))
                 commit.frames.append((task, data, len(data)))
                 entries += 1
+                flow.bytes += len(data)
+        flow.entries += entries
         block.rows.clear()
         if block.target.is_local:
             self._crew.bolts[task].spilled += entries

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from sparkstorm.worker.backpressure import SPOUTS_STOP_AT, Backpressure
+from sparkstorm.worker.counting.loop_time import IDLE
+from sparkstorm.worker.progress import TaskCounts
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 from sparkstorm.worker.tasks.task_factory import TaskSet
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
@@ -13,8 +15,8 @@ from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 class Waiting:
     """Looks at a worker's gates and spouts."""
 
-    def __init__(self, plan: WorkerPlan, crew: TaskSet, gates: Backpressure) -> None:
-        self._plan, self._crew, self._gates = plan, crew, gates
+    def __init__(self, plan: WorkerPlan, crew: TaskSet, gates: Backpressure, count: Callable[[int], TaskCounts]) -> None:
+        self._plan, self._crew, self._gates, self._count = plan, crew, gates, count
 
     def blocked(self, refusal: str) -> list[str]:
         """Causes outside of the topology, which need an operator: a store that is full or refuses writes.
@@ -29,6 +31,16 @@ class Waiting:
                 "raise maxmemory there (embedded: sparkstorm.embedded.redis.maxmemory.mb), or delete what fills it"
             ]
         return []
+
+    def state(self) -> int:
+        """Return the state of the loop while it waits: paused when that holds every spout with anything left, else idle.
+
+        A worker without such spouts is paused when one of its bolts is held back.
+        """
+        open_spouts = [spout.spent.pause for task, spout in self._crew.spouts.items() if not self._count(task).is_exhausted]
+        if open_spouts:
+            return IDLE if None in open_spouts else open_spouts[0] or IDLE
+        return next((p for bolt in self._crew.bolts.values() if (p := bolt.spent.pause) is not None), IDLE)
 
     def gated(self) -> list[str]:
         """Backpressure inside the topology: a sentence for each component and cause; normal unless nothing moves."""

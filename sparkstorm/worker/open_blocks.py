@@ -12,6 +12,7 @@ from sparkstorm.grouping.routes import MakeTarget, Rows, Target
 from sparkstorm.model.topology import LATE_PREFIX, WATERMARK_STREAM
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport.frames import travelled
+from sparkstorm.worker.progress import EdgeCounts
 from sparkstorm.worker.tasks.inbox import FindSource
 
 
@@ -32,7 +33,7 @@ class Births:
 class OpenBlock:
     """Rows of one channel for one task."""
 
-    __slots__ = ("channel", "component", "target", "births", "rows", "is_late", "stream", "has_pieces")
+    __slots__ = ("channel", "component", "target", "births", "rows", "is_late", "stream", "has_pieces", "flow")
 
     def __init__(self, component: str, channel: str, target: Target, births: Births) -> None:
         self.component = component
@@ -43,6 +44,7 @@ class OpenBlock:
         self.is_late = channel.startswith(LATE_PREFIX)
         self.stream = channel.removeprefix(LATE_PREFIX)
         self.has_pieces = False  # whether batches may lie among the rows
+        self.flow: EdgeCounts | None = None  # counts of its edge, once it has left
 
     def take(self, most: int) -> Rows:
         """Remove and return the oldest rows, `most` at the most."""

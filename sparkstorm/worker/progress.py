@@ -13,9 +13,11 @@ import ormsgpack
 
 from sparkstorm.errors import StoreInconsistentError
 from sparkstorm.model.failure import Cause, Failure, FailureKind
+from sparkstorm.worker.counting.loop_time import PAUSES, STATES
 
 MOST_CAUSES = 64  # of one worker; it writes them with every commit
 OTHER_CAUSES = Cause("(other components)", "other causes", "")
+_FEWEST_COUNTS = 16  # in the record of one task; older versions lack the last ones
 _PER_OCTAVE = 8  # latency buckets per doubling: 9 % wide
 _BUCKETS = 20 * _PER_OCTAVE
 
@@ -42,12 +44,38 @@ class TaskCounts:
     bad: int = 0  # rows emitted to the stream `bad`
     held: int = 0  # inputs that a bolt's code has neither acked nor failed
     replayed: int = 0  # dead letters that were put back and executed; one that is given up again is parked again
+    busy_us: int = 0  # in its code; a blocking component's on its own thread
+    pending_us: int = 0  # held back: as many trees are open as topology.max.spout.pending allows
+    backlog_us: int = 0  # held back: too much waits for a task that it feeds
+    store_us: int = 0  # held back: the store is nearly full
+    inactive_us: int = 0  # held back: the topology is inactive, or its component is paused by failures
+
+    def add_times(self, busy_us: int, paused_us: Mapping[int, int]) -> None:
+        """Count time in its code, and pauses by the numbers of their causes (`loop_time.PAUSES`)."""
+        self.busy_us += busy_us
+        for cause, took_us in paused_us.items():
+            name = f"{STATES[cause]}_us"
+            setattr(self, name, getattr(self, name) + took_us)
 
     def add_emitted(self, emitted: int, transferred: int, bad: int) -> None:
         """Count what an emitter has taken."""
         self.emitted += emitted
         self.transferred += transferred
         self.bad += bad
+
+
+@dataclass(slots=True)
+class EdgeCounts:
+    """Rows and entries from a component's stream to a component, since the topology began."""
+
+    sent: int = 0  # rows that a commit has written for it, and rows handed over within a worker
+    consumed: int = 0  # rows that its tasks have taken in, also those that they hold, try again or have parked
+    entries: int = 0  # written to Redis
+    bytes: int = 0  # of these entries
+
+
+Edge = tuple[str, str, str]
+"""Component and stream of the sender, component of the receiver."""
 
 
 @dataclass(slots=True)
@@ -60,6 +88,10 @@ class Progress:
     started_ms: int = 0
     now_ms: int = 0
     failures: dict[Cause, int] = field(default_factory=dict)  # failed calls, reports and time-outs by cause
+    loop_us: list[int] = field(default_factory=lambda: [0] * len(STATES))  # by state (`loop_time.STATES`)
+    commits: int = 0
+    commit_bytes: int = 0  # of entries, acker messages and journals
+    edges: dict[Edge, EdgeCounts] = field(default_factory=dict)
 
     def count_failure(self, failure: Failure, count: int = 1) -> None:
         """Count failures of one cause; what was given up has been counted when it failed."""
@@ -82,7 +114,16 @@ class Progress:
         tasks = {task: _values(counts) for task, counts in self.counts_by_task.items()}
         failures = [[cause.component, cause.error, cause.place, count] for cause, count in self.failures.items()]
         return ormsgpack.packb(
-            [tasks, self.latency_buckets, self.quarantined, self.started_ms, self.now_ms, failures],
+            [
+                tasks,
+                self.latency_buckets,
+                self.quarantined,
+                self.started_ms,
+                self.now_ms,
+                failures,
+                [self.loop_us, self.commits, self.commit_bytes],
+                [[*edge, *_edge_values(counts)] for edge, counts in self.edges.items()],
+            ],
             option=ormsgpack.OPT_NON_STR_KEYS,
         )
 
@@ -90,26 +131,44 @@ class Progress:
     def decode(cls, data: bytes) -> Progress:
         """Read a stored record; StoreInconsistentError when it is not one."""
         try:
-            tasks, buckets, quarantined, started_ms, now_ms, failures = ormsgpack.unpackb(data, option=ormsgpack.OPT_NON_STR_KEYS)
+            parts = ormsgpack.unpackb(data, option=ormsgpack.OPT_NON_STR_KEYS)
+            tasks, buckets, quarantined, started_ms, now_ms, failures, *later = parts
             counts = {int(t): _counts(values) for t, values in tasks.items()}
             if any(type(number) is not int for pair in buckets.items() for number in pair):
                 raise ValueError("its latencies are no numbers")
             if any([type(part) for part in row] != [str, str, str, int] for row in failures):
                 raise ValueError("its failures are no counts by cause")
             causes = {Cause(*row[:3]): row[3] for row in failures}
-            return cls(counts, dict(buckets), int(quarantined), int(started_ms), int(now_ms), causes)
+            found = cls(counts, dict(buckets), int(quarantined), int(started_ms), int(now_ms), causes)
+            if later:  # an older version has written none of these
+                found._take_loop(*later)
+            return found
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
             raise StoreInconsistentError(f"a progress record is not one of ours: {error}") from error
+
+    def _take_loop(self, loop: Any, edges: Any) -> None:
+        loop_us, commits, commit_bytes = loop
+        if [type(each) for each in loop_us] != [int] * len(STATES) or [type(commits), type(commit_bytes)] != [int, int]:
+            raise ValueError("its times are no numbers")
+        if any([type(part) for part in row] != _EDGE_KINDS for row in edges):
+            raise ValueError("its edges are no counts by stream and receiver")
+        self.loop_us, self.commits, self.commit_bytes = list(loop_us), commits, commit_bytes
+        self.edges = {(row[0], row[1], row[2]): EdgeCounts(*row[3:]) for row in edges}
 
 
 _NAMES = tuple(TaskCounts.__slots__)
 _values = attrgetter(*_NAMES)
 _KINDS = [type(value) for value in astuple(TaskCounts(""))]
-_FEWEST = len(_KINDS) - 2  # a record of an older version lacks the last ones
+_edge_values = attrgetter(*EdgeCounts.__slots__)
+_EDGE_KINDS = [str, str, str, *[int] * len(EdgeCounts.__slots__)]
+_SUMMED = (
+    *("emitted", "transferred", "executed", "acked", "failed", "parked", "late", "retried", "bad", "replayed", "busy_us"),
+    *(f"{cause}_us" for cause in PAUSES),
+)
 
 
 def _counts(values: list[Any]) -> TaskCounts:
-    if len(values) < _FEWEST or [type(value) for value in values] != _KINDS[: len(values)]:
+    if len(values) < _FEWEST_COUNTS or [type(value) for value in values] != _KINDS[: len(values)]:
         raise ValueError(f"{values!r:.80} are no counts of a task")
     return TaskCounts(*values)
 
@@ -143,12 +202,19 @@ def merge(records: Iterable[Progress]) -> Progress:
         for cause, count in record.failures.items():
             merged.failures[cause] = merged.failures.get(cause, 0) + count
         merged.now_ms = max(merged.now_ms, record.now_ms)
+        merged.loop_us = [mine + its for mine, its in zip(merged.loop_us, record.loop_us, strict=True)]
+        merged.commits += record.commits
+        merged.commit_bytes += record.commit_bytes
+        for edge, flow in record.edges.items():
+            sums = merged.edges.setdefault(edge, EdgeCounts())
+            for name in EdgeCounts.__slots__:
+                setattr(sums, name, getattr(sums, name) + getattr(flow, name))
     return merged
 
 
 def _added(one: TaskCounts, other: TaskCounts) -> TaskCounts:
     newest = one if one.token >= other.token else other
     values: dict[str, Any] = {name: getattr(newest, name) for name in _NAMES}
-    for name in ("emitted", "transferred", "executed", "acked", "failed", "parked", "late", "retried", "bad", "replayed"):
+    for name in _SUMMED:
         values[name] = getattr(one, name) + getattr(other, name)
     return TaskCounts(**values)

@@ -23,6 +23,7 @@ from sparkstorm.settings import EpochSettings
 from sparkstorm.transport.base import Commit, Transport
 from sparkstorm.worker.backpressure import Backpressure
 from sparkstorm.worker.bolt_turns import BoltTurns
+from sparkstorm.worker.counting.loop_time import BUSY, COMMIT, READ, STORE, LoopTime
 from sparkstorm.worker.counting.meters import Meters, Reporter
 from sparkstorm.worker.counting.metrics import Tally
 from sparkstorm.worker.epoch import Epoch, IdSource, key_source
@@ -78,14 +79,15 @@ class Worker:
         around = WorkerServices(clock.now_ms, ids, self._report, wake, key_source(plan.token_by_task), transport)
         self._crew = TaskFactory(plan, around).build(claim)
         self._origin, self.is_tracking = ids.root(), bool(plan.ackers)
-        self._closing = CommitBuilder(plan, self._crew, clock.now_ms, self._origin)
         self._gates = Backpressure(plan)
         self._tally = Tally(plan, self._crew, self.progress, self._meters)
+        self._closing = CommitBuilder(plan, self._crew, clock.now_ms, self._origin, self._tally.edge)
+        self._laps = LoopTime(self.progress.loop_us, clock.now_us())
         self._breaker = CircuitBreaker(plan, self._crew.bolts, self._tally.of, self._report)
         self._failures = RetryPolicy(plan, self._tally.of, self._report, clock.now_ms, self._breaker)
         self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms(), self._report)
         self._pulse = TimerService(plan, self._crew, clock, self._gates, self._report, self._failures.park)
-        self._waiting = Waiting(plan, self._crew, self._gates)
+        self._waiting = Waiting(plan, self._crew, self._gates, self._tally.of)
         self._sinks = Sinks(self._crew, plan.settings.sink_patience_ms, self._failures, self._report)
         self.taps = Taps(self._crew.emitters, transport)
         self._unprepared: Epoch | None = None  # an epoch that a sink could not prepare yet
@@ -117,10 +119,14 @@ class Worker:
 
     def ask_spouts(self) -> float | None:
         """Ask the spouts alone, while no input has come since the last step; return when to ask again, None to step now."""
-        if self._clock.now_us() >= 1000 * self._others_due_ms or any(s.has_callbacks for s in self._crew.spouts.values()):
+        began_us = self._clock.now_us()
+        if began_us >= 1000 * self._others_due_ms or any(s.has_callbacks for s in self._crew.spouts.values()):
             return None
         epoch = Epoch(self._ids, self.is_tracking)
-        if self._sources.run(epoch):
+        self._laps.lap(self._laps.rest, began_us)
+        did = self._sources.run(epoch)
+        self._laps.lap(BUSY, self._clock.now_us())
+        if did:
             self._begun, self._others_due_ms = epoch, 0.0
             return None
         now_ms = self._clock.now_ms()
@@ -129,6 +135,19 @@ class Worker:
 
     def step(self, now_ms: int) -> float | None:
         """Run one epoch; returns when to be called next, None when only input can wake us."""
+        laps = self._laps
+        laps.lap(laps.rest, self._clock.now_us())
+        due_ms = self._step(now_ms)
+        laps.lap(COMMIT, ended_us := self._clock.now_us())
+        if self._refused is not None:
+            laps.rest = STORE
+        elif self._sinks.problem:
+            laps.rest = COMMIT
+        else:  # it comes back at once for what it has left: the loop looks for input and commands
+            laps.rest = READ if due_ms is not None and 1000 * due_ms <= ended_us else self._waiting.state()
+        return due_ms
+
+    def _step(self, now_ms: int) -> float | None:
         self._others_due_ms = 0.0
         if self._refused is not None:
             self._has_more = True  # this step reads nothing
@@ -149,17 +168,21 @@ class Worker:
 
     def _run_epoch(self, now_ms: int) -> Epoch:
         self._read()
+        self._laps.lap(READ, self._clock.now_us())
         epoch, self._begun = self._begun or Epoch(self._ids, self.is_tracking), None
         if self._catch_up and not self._catch_up.is_over(now_ms):
             return epoch  # without a message of its own
         for spout in self._crew.spouts.values():
+            began_us = self._clock.now_us()
             if spout.make_callbacks():
                 self._turns.take_emitted(epoch, spout, now_ms)
+            spout.spent.busy_us += self._clock.now_us() - began_us
         if self._careful_left:
             self._run_carefully(epoch, now_ms)
         else:
             self._run(epoch, now_ms)
         self._timeouts.check(now_ms)
+        self._laps.lap(BUSY, self._clock.now_us())
         return epoch
 
     def close(self) -> None:
@@ -167,9 +190,11 @@ class Worker:
         self._crew.close()
 
     def summary(self) -> dict[str, Any]:
-        """Counts by executor, and why spouts emit nothing, for the heartbeat."""
+        """Counts by executor, the loop's time, and why spouts emit nothing, for the heartbeat."""
+        self._laps.lap(self._laps.rest, self._clock.now_us())
         found: dict[str, Any] = {**self._tally.by_executor(), "epochs": self._seq, "keeps": self._tally.keeps()}
         found["store"] = self._witness.figures()
+        found["loop_us"] = list(self.progress.loop_us)
         if self._sources.is_active:
             found |= {"blocked": self._waiting.blocked(self._refusal or self._sinks.problem), "gated": self._waiting.gated()}
         if paused := self._breaker.shown():
@@ -251,22 +276,30 @@ class Worker:
         self._take_posts(epoch)
         for bolt in self._crew.bolts.values():
             while bolt.retries and not bolt.is_full and (due := bolt.due(now_ms, most=1)):
+                began_us = self._clock.now_us()
                 self._failures.try_again(epoch, bolt, due[0])
                 self._turns.finish(epoch, bolt)
+                bolt.spent.busy_us += self._clock.now_us() - began_us
                 if self._budget.is_over(epoch, self._clock.now_ms()):
                     return True
         return False
 
     def _run_ticks(self, epoch: Epoch, now_ms: int) -> None:
+        began_us = self._clock.now_us()
         for bolt in self._pulse.run(epoch, now_ms):
             self._turns.finish(epoch, bolt)
+            ended_us = self._clock.now_us()
+            bolt.spent.busy_us += ended_us - began_us
+            began_us = ended_us
 
     def _take_posts(self, epoch: Epoch) -> None:
         for bolt, runner in self._manual:
             if runner.has_posts:
-                bolt.begin(self._clock.now_ms())
+                began_us = self._clock.now_us()
+                bolt.begin(began_us // 1000)
                 runner.take_posts()
                 self._turns.finish(epoch, bolt)
+                bolt.spent.busy_us += self._clock.now_us() - began_us
 
     def _run_carefully(self, epoch: Epoch, now_ms: int) -> None:
         """One input per commit, announced first: an earlier process died in here (finding: poison tuples)."""
@@ -321,12 +354,13 @@ class Worker:
         """Ask for more, write, then say when to come again; a store that is full is asked again after garbage was freed."""
         self._transport.ask(self._read_to(), _CHUNKS_AHEAD)
         if self._refused is None:
-            self._tally.note(now_ms, self._closing.take_latencies())
+            self._tally.note(now_ms, self._clock.now_us(), self._closing.take_latencies())
             said = self._tally.gauges()
             self._has_news = not commit.is_empty() or said != self._said or commit.low_ms != self._low_ms
             if not self._has_news and not self._gates.must_ask:
                 return self._next_due(now_ms, did=False)
             self._said = said
+            self._tally.note_commit(commit)
             commit.progress = self.progress.encode()
             if commit.low_ms == self._low_ms:
                 commit.low_ms = None  # as the store has it

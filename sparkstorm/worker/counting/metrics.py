@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, defaultdict, deque
 from typing import Any
 
+from sparkstorm.transport.base import Commit
 from sparkstorm.worker.counting.meters import Meters
-from sparkstorm.worker.progress import Progress, TaskCounts
+from sparkstorm.worker.progress import EdgeCounts, Progress, TaskCounts
 from sparkstorm.worker.tasks.task_factory import TaskSet
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
@@ -35,7 +36,17 @@ class Tally:
             counts = self._progress.counts_by_task[task] = TaskCounts(self._plan.component_by_task[task])
         return counts
 
-    def note(self, now_ms: int, latencies_ms: list[int]) -> None:
+    def edge(self, component: str, stream: str, receiver: str) -> EdgeCounts:
+        """One edge's counts."""
+        return self._progress.edges.setdefault((component, stream, receiver), EdgeCounts())
+
+    def note_commit(self, commit: Commit) -> None:
+        """Count a commit; its entries are counted by edge."""
+        self._progress.commits += 1
+        written = sum(len(data) for _, data, _ in commit.frames) + sum(len(data) for _, data in commit.journal)
+        self._progress.commit_bytes += written
+
+    def note(self, now_ms: int, now_us: int, latencies_ms: list[int]) -> None:
         """Take over what tasks have counted since the last call."""
         self._progress.now_ms = now_ms
         if latencies_ms:
@@ -45,6 +56,7 @@ class Tally:
             counts.failed, spout.failed = counts.failed + spout.failed, 0
             counts.pending, counts.is_exhausted = len(spout.pending), spout.is_exhausted and spout.has_said_all
             counts.total, counts.done = spout.extent()
+            counts.add_times(*spout.spent.take(now_us))
         for counts, bolt in self._bolts:
             counts.executed, bolt.executed = counts.executed + bolt.executed, 0
             counts.acked, bolt.acked = counts.acked + bolt.acked, 0
@@ -53,6 +65,8 @@ class Tally:
             counts.held = max(0, len(bolt.held) - len(bolt.retries)) if bolt.held else 0
             if bolt.time is not None and bolt.time.timing is not None:
                 counts.late, bolt.time.timing.late = counts.late + bolt.time.timing.late, 0
+            counts.add_times(*bolt.spent.take(now_us))
+            counts.busy_us += bolt.take_thread_us()
 
     def gauges(self) -> Any:
         """Return the counts that alone are worth a commit: trees that began and ended inside one epoch."""

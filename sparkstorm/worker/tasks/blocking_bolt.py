@@ -35,6 +35,7 @@ class ThreadedBolt(Bolt):
         self._queue: queue.SimpleQueue[Tuple | None] = queue.SimpleQueue()
         self._open: dict[int, Tuple] = {}  # handed to the thread, outcome not taken in yet
         self.since_ms: int | None = None  # when the call that the thread is in began
+        self._busy_ms = self._taken_ms = 0  # in calls that have ended; only the thread writes the former, the loop the latter
         self._thread = threading.Thread(target=self._run, name="blocking-bolt", daemon=True)
 
     @property
@@ -86,12 +87,18 @@ class ThreadedBolt(Bolt):
                 self._queue.get_nowait()
         self._queue.put(None)
 
+    def take_busy_ms(self) -> int:
+        """Return the time in calls that have ended since it was asked last."""
+        taken_ms, self._taken_ms = self._taken_ms, self._busy_ms
+        return self._taken_ms - taken_ms
+
     def _run(self) -> None:
         self._recorder.thread = threading.get_ident()
         while (tup := self._queue.get()) is not None:
-            self.since_ms = self._now_ms()
+            self.since_ms = began_ms = self._now_ms()
             failure = self._execute(tup)
             self.since_ms = None
+            self._busy_ms += self._now_ms() - began_ms
             if failure is not None and self.state is not None:
                 self.state.roll_back(0)
             calls = self._recorder.take(None if failure is None else tup)

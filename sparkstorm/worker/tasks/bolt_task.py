@@ -21,8 +21,10 @@ from sparkstorm.model.tuples import Tuple
 from sparkstorm.recording.recorder import Recorder
 from sparkstorm.transport.base import entry_order
 from sparkstorm.transport.frames import Row
+from sparkstorm.worker.counting.loop_time import TaskTime
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.open_blocks import Births, Feed
+from sparkstorm.worker.progress import EdgeCounts
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.call_watch import CallWatch
 from sparkstorm.worker.tasks.hooks import NO_HOOKS
@@ -59,6 +61,8 @@ class BoltTask:
         self.released: list[str] = []
         self.retries: list[tuple[int, str]] = []
         self.executed = self.acked = 0  # since the counts were brought up to date; acked: inputs that are done
+        self.spent = TaskTime()
+        self.flow_by_channel: dict[tuple[str, str], EdgeCounts] = {}  # counts of its inputs by component and stream
         self.is_paused = False  # by the circuit breaker
         self.oldest_ms = 0  # birth of the oldest root among the inputs of this epoch
         self.spilled = 0  # entries of this worker's own tasks that lie in this task's stream: later rows queue behind them
@@ -134,6 +138,10 @@ class BoltTask:
             oldest_ms = min(oldest_ms, self._births[0][0])
         self.oldest_ms = min(self.oldest_ms or oldest_ms, oldest_ms)
         self._all_births.note(self.oldest_ms)
+
+    def take_thread_us(self) -> int:
+        """Return the time of calls on a blocking bolt's thread that have ended since it was asked last."""
+        return 0 if self._thread is None else 1000 * self._thread.take_busy_ms()
 
     @property
     def takes_batches(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from sparkstorm.clock import Clock
 from sparkstorm.worker.backpressure import Backpressure
+from sparkstorm.worker.counting.loop_time import BACKLOG, INACTIVE, PENDING, STORE
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.tasks.circuit_breaker import CircuitBreaker
@@ -59,22 +60,33 @@ class Sources:
 
     def run_one(self, epoch: Epoch, spout: SpoutTask, calls: int) -> bool:
         """Let one spout task emit, unless it rests or is held back; return whether it did."""
-        began_us = self._clock.now_us()
-        if not self.is_active or self._breaker.is_open or began_us < 1000 * spout.wait_until_ms:
-            return False
-        if self._gates.is_shut(spout.task) or self._gates.is_store_filling or spout.pending.room == 0 or spout.is_exhausted:
+        began_us, spent = self._clock.now_us(), spout.spent
+        if (cause := self._held_by(spout)) is not None or spent.pause is not None:
+            spent.hold(cause, began_us)
+        if cause is not None or began_us < 1000 * spout.wait_until_ms or spout.is_exhausted:
             return False
         spout.begin(now_ms := began_us // 1000)
         calls, sent_bytes = min(calls, spout.pace), epoch.bytes
         did = spout.run(epoch, calls, now_ms)
         self._deliver(epoch, spout)
         now_us = self._clock.now_us()
+        spent.busy_us += now_us - began_us
         spout.pace = self._budget.pace(spout.pace, calls, now_us // 1000 - now_ms, _CALLS_PER_TURN, epoch.bytes - sent_bytes)
         if did:
             spout.wake(now_us)
         if not did or spout.is_dry:
             spout.rest(now_us, self._pause_ms, _LONGEST_PAUSE_MS)
         return did
+
+    def _held_by(self, spout: SpoutTask) -> int | None:
+        """Return why a spout task may not run, whatever its source has; None when it may."""
+        if not self.is_active or self._breaker.is_open:
+            return INACTIVE
+        if self._gates.is_store_filling:
+            return STORE
+        if self._gates.is_shut(spout.task):
+            return BACKLOG
+        return PENDING if spout.pending.room == 0 else None
 
     def next_due_ms(self, now_ms: int, rested_ms: int) -> float | None:
         """Return when a spout task is to be called: one that is held back at `rested_ms` at the earliest."""

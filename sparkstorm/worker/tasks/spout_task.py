@@ -17,6 +17,7 @@ from sparkstorm.executor.runner import ReportError, report_of
 from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, failure_of
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.values.codec import INT_MAX, INT_MIN, Codec
+from sparkstorm.worker.counting.loop_time import TaskTime
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.open_blocks import Births
 from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, teller
@@ -158,6 +159,7 @@ class SpoutTask:
         self.wait_until_ms = 0.0
         self.pace = 1  # calls between two looks at the clock: few until the source has shown that it is fast
         self.acked = self.failed = 0
+        self.spent = TaskTime()
         self.time: TaskEventTime | None = None  # none: nobody behind it lives by time
         self._births = births
         self._idle_ms = 0.0

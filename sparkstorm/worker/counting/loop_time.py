@@ -1,0 +1,59 @@
+"""Time of a worker's loop by state, and of each of its tasks: in its code, and held back by cause. PURE.
+
+A lap gives all time since the last one to one state, so that the states of a loop sum to the time that has passed. Laps are
+taken at the steps of the loop and at the turns of a task, never per tuple: one clock read per tuple would cost more than most
+bolts. Microseconds, differences of absolute readings: fractions that one lap loses, the next one has.
+"""
+
+from __future__ import annotations
+
+BUSY, COMMIT, READ, IDLE, PENDING, BACKLOG, STORE, INACTIVE = range(8)
+STATES = ("busy", "commit", "read", "idle", "pending", "backlog", "store", "inactive")
+"""Names of a loop's states, in the order of their numbers and in which they are stored.
+
+busy: spouts and bolts run. commit: blocks, journals and counts are written, or a sink's target is waited for. read: input is
+decoded. idle: nothing has come. The others are pauses by cause: topology.max.spout.pending, full receivers, a full store, an
+inactive topology (Flink's backPressuredTime, Storm's skipped-max-spout-ms, skipped-backpressure-ms and skipped-inactive-ms)."""
+PAUSES = STATES[PENDING:]
+
+
+class LoopTime:
+    """Laps of one loop; `spent_us` by state grows in place."""
+
+    __slots__ = ("spent_us", "rest", "_since_us")
+
+    def __init__(self, spent_us: list[int], now_us: int) -> None:
+        self.spent_us = spent_us
+        self.rest = IDLE  # state between two steps
+        self._since_us = now_us
+
+    def lap(self, state: int, now_us: int) -> None:
+        """Give the time since the last lap to a state."""
+        self.spent_us[state] += now_us - self._since_us
+        self._since_us = now_us
+
+
+class TaskTime:
+    """One task's time since `take` was called last."""
+
+    __slots__ = ("busy_us", "pause", "_paused_us", "_since_us")
+
+    def __init__(self) -> None:
+        self.busy_us = 0
+        self.pause: int | None = None  # cause for which it is held back now
+        self._paused_us = dict[int, int]()
+        self._since_us = 0
+
+    def hold(self, cause: int | None, now_us: int) -> None:
+        """Begin a pause, end one (None), or go on with another cause."""
+        if self.pause is not None:
+            self._paused_us[self.pause] = self._paused_us.get(self.pause, 0) + now_us - self._since_us
+        self.pause, self._since_us = cause, now_us
+
+    def take(self, now_us: int) -> tuple[int, dict[int, int]]:
+        """Return and forget the busy time and the paused time by cause; a pause goes on."""
+        if self.pause is not None:
+            self.hold(self.pause, now_us)
+        busy_us, self.busy_us = self.busy_us, 0
+        paused_us, self._paused_us = self._paused_us, {}
+        return busy_us, paused_us
