@@ -282,13 +282,13 @@ class SparkSink(TransactionalSink):
     def commit(self, epoch: int, prepared: Any) -> None:
         """Commit the epoch's message under the epoch as batch id."""
         messages = [_message(prepared) if prepared else None]
-        if self._stream_writer is not None:
+        if self._is_stream:
             self._stream_writer.commit(messages, epoch)
         else:
             self._writer(epoch).commit(messages)
 
     def _writer(self, epoch: int) -> Any:
-        if self._stream_writer is not None:
+        if self._is_stream:
             return self._stream_writer
         own = {"sparkstorm-sink": self._name, "sparkstorm-epoch": str(epoch)}
         return make_source(self._source, {**self._options, **own}).writer(self._schema, False)
