@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -126,27 +126,51 @@ def newest_times(frame: DataFrame, read: DataFrame, at: str, width: int) -> list
 
 
 def numbered(frame: DataFrame) -> DataFrame:
-    """Return the rows with the number of their partition; in a union, the task's number is another one."""
-    return frame.withColumn(PARTITION, sf.spark_partition_id())
+    """Return the rows with a head in every partition: a first row that has nothing but the partition's number.
+
+    `TaskContext.partitionId()` is another number where a task reads the partition through a union or a `coalesce`, as when what an
+    executor kept is made again. `spark_partition_id()` is the right one, but an empty partition has no row for it, and Spark
+    ends a job whose stage with such an expression runs again. The plan's partitions are fixed at this call, as by `grouped`.
+    """
+    session: Any = frame.sparkSession
+    context = session.sparkContext
+    placed = frame.withColumn(PARTITION, sf.lit(None).cast("int"))
+    with unwrapped():
+        rows = placed._jdf.queryExecution().toRdd()
+        count = rows.getNumPartitions()
+        nothing = [sf.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema]
+        heads = session.range(0, count, 1, max(1, count)).select(*nothing, sf.col("id").cast("int").alias(PARTITION))
+        if count:
+            both = context._jvm.PythonUtils.toSeq([heads._jdf.queryExecution().toRdd(), rows])
+            union = context._jvm.org.apache.spark.rdd.SQLPartitioningAwareUnionRDD
+            rows = union(context._jsc.sc(), both, count, rows.elementClassTag())
+    return DataFrame(session._jsparkSession.internalCreateDataFrame(rows, heads._jdf.schema(), False), session)
+
+
+def without_head(batches: Iterator[pa.RecordBatch]) -> tuple[int, Iterator[pa.RecordBatch]]:
+    """Return the number of a partition of a numbered frame, and its rows; -1 for a frame without partitions."""
+    first = next(batches, None)
+    if first is None:
+        return -1, iter(())
+    return first.column(PARTITION)[0].as_py(), chain([first.slice(1)] if first.num_rows > 1 else [], batches)
 
 
 class RunningTime:
     """Virtual time of rows in place: the greatest event time so far, including the partitions before.
 
-    `newest`: the newest times of all partitions; None: this is the only one.
+    `newest`: the newest times of all partitions; None: this is the only one. `number`: of the partition.
     """
 
-    def __init__(self, newest: Sequence[int | None] | None) -> None:
+    def __init__(self, newest: Sequence[int | None] | None, number: int) -> None:
         self._newest = newest
         self._latest_ms: int | None = None
         self._own_ms: int | None = None
-        self._number = 0
+        self._number = number
 
     def of(self, batch: pa.RecordBatch, at: str) -> list[int | None]:
         """Return the virtual times of the next rows."""
         times: list[int | None] = batch.column(at).to_pylist()
         if self._latest_ms is None:
-            self._number = batch.column(PARTITION)[0].as_py() if self._newest is not None else 0
             self._latest_ms = max((ms for ms in (self._newest or ())[: self._number] if ms is not None), default=LONG_AGO)
         own = max((each for each in times if each is not None), default=None)
         if own is None:

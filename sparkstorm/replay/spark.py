@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
-from pyspark import AccumulatorParam, StorageLevel, TaskContext
+from pyspark import AccumulatorParam, StorageLevel
 from pyspark.accumulators import Accumulator
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
@@ -42,13 +42,21 @@ from sparkstorm.replay.history_order import (
     sorted_by_task,
     sorted_over_all,
     sorted_within,
+    without_head,
 )
 from sparkstorm.replay.inputs import EventTime
 from sparkstorm.replay.job import STATE_MARK, Job, result_names
 from sparkstorm.replay.local import state_chunks
 from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.replay.results.types import problem_with, state_values
-from sparkstorm.replay.sql_shuffle import checked_places, is_known_empty, place_of, sql_shuffled_input
+from sparkstorm.replay.sql_shuffle import (
+    checked_places,
+    is_known_empty,
+    place_of,
+    placed_rows,
+    sql_shuffled_input,
+    with_places,
+)
 from sparkstorm.replay.tasks.batches import TimedRows, gathered, slices
 from sparkstorm.replay.tasks.chunks import CLOCK, DDL, ORDER, ROWS, START, Chunk
 from sparkstorm.replay.tasks.stage import run_exchange, run_feed, run_sql_shuffled
@@ -197,10 +205,11 @@ class SparkStages:
         place = place_of(only.grouping.fields, self._feeds[feed].schema, stage.width)
         if place is None:
             return self._over_chunks(stage, write, schema)
+        placed, to = with_places(self._feeds[feed], place, stage.width)
         if self._job.is_timed:
-            dealt = sorted_by_task(self._feeds[feed], _at(self._job, feed, self._feeds[feed].columns), stage.width, sf.expr(place))
+            dealt = sorted_by_task(placed, _at(self._job, feed, self._feeds[feed].columns), stage.width, to)
         else:
-            dealt = self._feeds[feed].repartitionById(stage.width, sf.expr(place))
+            dealt = placed.repartitionById(stage.width, to)
         return map_in_arrow(dealt, _sql_shuffled(self._job, stage, only, self.evidence, write), schema)
 
     def _over_data(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
@@ -222,7 +231,7 @@ class SparkStages:
         is_carried = self._job.is_timed and not self._is_sorted and stage.feed in self._job.sequence
         newest = newest_times(given, frame, at, stage.width) if is_carried else None
         feeding = _feeding(self._job, stage, self._is_sorted, newest, self.evidence, write)
-        return map_in_arrow(numbered(frame) if is_carried else frame, feeding, schema)
+        return map_in_arrow(numbered(frame), feeding, schema)
 
     def _over_chunks(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
         tasks = self._plan.tasks(stage.bolts[0])
@@ -316,9 +325,10 @@ def _feeding(
     packs_state = write is batches_of
 
     def feed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = _rows(job, stage, is_sorted, newest, batches)
+        number, rest = without_head(batches)
+        rows = _rows(job, stage, is_sorted, RunningTime(newest, number), rest)
         with _rare_collections():
-            yield from write(run_feed(job, stage, _partition(), rows, evidence.add, packs_state))
+            yield from write(run_feed(job, stage, number, rows, evidence.add, packs_state))
 
     return feed
 
@@ -340,9 +350,10 @@ def _sql_shuffled(job: Job, stage: Stage, only: Subscription, evidence: Accumula
     packs_state = write is batches_of
 
     def divide(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        partition = _partition()
-        checked = checked_places(batches, [fields.index(f) for f in only.grouping.fields], partition, stage.width)
-        rows = (_timed_rows(job, feed, fields, batch) for batch in checked) if job.is_timed else checked
+        partition, batches = placed_rows(batches)
+        places = [fields.index(f) for f in only.grouping.fields]
+        checked = checked_places(batches, places, partition, stage.width)
+        rows = (_timed_rows(job, feed, fields, batch) if job.is_timed else batch.select(fields) for batch in checked)
         with _rare_collections():
             yield from write(run_sql_shuffled(job, stage, feed, partition, rows, evidence.add, packs_state))
 
@@ -384,11 +395,10 @@ def packing(component: str, tasks: Sequence[int]) -> MapBatches:
 
 
 def _rows(
-    job: Job, stage: Stage, is_sorted: bool, newest: list[int | None] | None, batches: Iterator[pa.RecordBatch]
+    job: Job, stage: Stage, is_sorted: bool, running: RunningTime, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[TimedRows | pa.RecordBatch]:
     assert stage.feed is not None
     fields = job.plan.topology.components[stage.feed.spout].streams[stage.feed.stream].fields
-    running = RunningTime(newest)
     if not stage.bolts and not job.is_timed:  # rows are only divided
         yield from (batch.select(fields) for batch in gathered(batches))
         return
@@ -405,9 +415,3 @@ def _rows(
 
 def _timed_rows(job: Job, feed: Feed, fields: Sequence[str], batch: pa.RecordBatch) -> TimedRows:
     return rows_of(batch.select(fields)), batch.column(_at(job, feed, batch.schema.names)).to_pylist()
-
-
-def _partition() -> int:
-    context = TaskContext.get()
-    assert context is not None
-    return context.partitionId()

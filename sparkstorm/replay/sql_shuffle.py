@@ -8,10 +8,13 @@ event time to any whose lateness that order decides, as then none is late. Law: 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
 from pyspark.sql.types import BinaryType, BooleanType, ByteType, DataType, IntegerType, LongType, ShortType, StringType, StructType
 
 from sparkstorm.api.columns import rows_of
@@ -26,6 +29,7 @@ from sparkstorm.replay.job import Job
 from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.windowing.settings import settings_of
 
+_PLACE = "sparkstorm: place of the task"  # beside the fields of a stream, which may have any name
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _GOLDEN_HIGH, _GOLDEN_LOW = 0x9E3779B9 - (1 << 32), 0x7F4A7C15  # halves of the factor of stable_hash, equal modulo 2**32
 
@@ -86,6 +90,25 @@ def is_known_empty(frame: DataFrame) -> bool:
     """Return whether Spark's optimizer knows that there are no rows: it would not start the tasks then."""
     most: Any = frame._jdf.queryExecution().optimizedPlan().maxRows()
     return bool(most.isDefined() and most.get() == 0)
+
+
+def with_places(frame: DataFrame, place: str, width: int) -> tuple[DataFrame, Column]:
+    """Return the rows with their task's place in a column, a head for each of the places, and where each row has to go.
+
+    The head of place n has nothing but -1 - n there: so a task knows its place, also without rows, wherever Spark runs it.
+    """
+    nothing = [sf.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema]
+    heads = frame.sparkSession.range(0, width, 1, 1).select(*nothing, sf.expr("CAST(-1 - id AS INT)").alias(_PLACE))
+    column = sf.col(quoted(_PLACE))
+    return frame.withColumn(_PLACE, sf.expr(place)).union(heads), sf.when(column < 0, -1 - column).otherwise(column)
+
+
+def placed_rows(batches: Iterator[pa.RecordBatch]) -> tuple[int, Iterator[pa.RecordBatch]]:
+    """Return a task's place, and its rows without the head."""
+    first = next(batches)
+    place = first.column(_PLACE)[0].as_py()
+    is_row = (batch.filter(pc.greater_equal(batch.column(_PLACE), 0)) for batch in chain([first], batches))
+    return place if place >= 0 else -1 - place, (batch for batch in is_row if batch.num_rows)
 
 
 def checked_places(batches: Iterable[pa.RecordBatch], positions: Sequence[int], place: int, width: int) -> Iterator[pa.RecordBatch]:

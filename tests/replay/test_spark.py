@@ -7,8 +7,9 @@ from collections import Counter
 import pytest
 from pyspark.sql import SparkSession
 
+from sparkstorm.api import TopologyBuilder
 from sparkstorm.replay import replay, replay_locally
-from tests.replay.bolts import LINES, WORDS, many_streams, word_count
+from tests.replay.bolts import LINES, WORDS, Source, Timed, many_streams, word_count
 
 pytestmark = pytest.mark.system
 
@@ -75,3 +76,18 @@ def test_a_stage_that_one_other_reads_alone_is_not_kept_and_runs_once(spark: Spa
     assert {name: counts["executed"] for name, counts in results.counts.items()} == {"split": 5, "count": 8}
     with pytest.raises(KeyError, match=r"'split'.*not asked for"):
         results["split"]
+
+
+def test_tasks_are_those_of_their_partitions_though_one_task_of_spark_reads_all(spark: SparkSession) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("n"))
+    builder.set_bolt("timed", Timed(), 3).shuffle_grouping("source")
+    frame = spark.createDataFrame(spark.sparkContext.parallelize([(n,) for n in range(30)], 3), "n int")
+    found = []
+    for joined in (False, True):
+        types = {"timed": "value int, now_ms bigint, task int"}
+        results = replay(builder.build(), {"source": frame}, outputs=["timed"], types=types)
+        lone = results["timed"]
+        found.append(Counter(map(tuple, (lone.coalesce(1) if joined else lone).collect())))
+        assert results.counts["timed"]["prepared"] == 3 and results.counts["timed"]["executed"] == 30
+    assert found[0] == found[1] and len({task for _, _, task in found[0]}) == 3

@@ -243,6 +243,7 @@ def test_a_result_of_known_types_is_made_by_one_run(spark: SparkSession) -> None
     frame = spark.createDataFrame(rows, "user string, kind int, amount bigint")
     results = replay(summed(Sum()), {"events": frame}, types=TYPES)
     assert results.counts == {}, "nothing has run"
+    assert results.state("sum").coalesce(1).count() == results.state("sum").count(), "one task of Spark has all of ours"
     results.run()
     found = {(row.key, row.task): row.value for row in results.state("sum").collect()}
     assert {key: value for (key, _), value in found.items() if "/" in key} == {"a/1": 7, "b/1": 1}

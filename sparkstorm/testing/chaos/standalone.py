@@ -6,7 +6,7 @@ import importlib.util
 import re
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from sparkstorm.embedded.process import TetheredProcess, start_tethered
 from sparkstorm.hosting.spark import QUICK_JAVA
 
 STANDALONE = "standalone"
-_WORKERS = 2
+_HOST = "127.0.0.1"
 _CORES = 6  # of each worker; its one executor has them all
 _PACKAGE = "org.apache.spark.deploy"
 _LIMIT_S = 60.0
@@ -25,11 +25,13 @@ _URL = re.compile(r"Starting Spark master at (spark://\S+)")
 class StandalonePair:
     """A master and two workers, which end with this process; `spark_conf` is the folder for a driver's SPARK_CONF_DIR.
 
-    `environ` is added to their environment, which executors inherit.
+    `environ` is added to their environment, which executors inherit. `hosts`: the workers' addresses; Spark starts a speculative
+    copy of a task on another host only, for which 127.0.0.2 is one.
     """
 
-    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, environ: Mapping[str, str], hosts: Sequence[str] = (_HOST, _HOST)) -> None:
         self._folder, self._environ, self._open = folder, environ, ExitStack()
+        self._hosts = hosts
         self.spark_conf = folder / "conf"
         self.spark_conf.mkdir(mode=0o700, parents=True)
         conf = {
@@ -46,13 +48,13 @@ class StandalonePair:
         self._conf.touch(mode=0o600)
         self._conf.write_text("".join(f"{name} {value}\n" for name, value in conf.items()))
         (folder / "master").mkdir()
-        master = self._run("master", "master.Master", "--port", "0")
+        master = self._run("master", "master.Master", _HOST, "--port", "0")
         self._open.callback(master.stop)
         master.wait_ready(lambda: bool(_URL.search(master.log_path.read_text())), _LIMIT_S)
         self.url = _URL.findall(master.log_path.read_text())[0]
-        self._workers = [self._start_worker(number) for number in range(_WORKERS)]
+        self._workers = [self._start_worker(number) for number in range(len(hosts))]
 
-    def _run(self, name: str, main: str, *arguments: str) -> TetheredProcess:
+    def _run(self, name: str, main: str, host: str, *arguments: str) -> TetheredProcess:
         spec = importlib.util.find_spec("pyspark")
         assert spec is not None and spec.origin is not None
         home = Path(spec.origin).parent
@@ -69,19 +71,19 @@ class StandalonePair:
             "-cp",
             f"{home}/jars/*",
         ]
-        own = ["--host", "127.0.0.1", "--webui-port", "0", "--properties-file", str(self._conf)]
+        own = ["--host", host, "--webui-port", "0", "--properties-file", str(self._conf)]
         return start_tethered(name, [*java, f"{_PACKAGE}.{main}", *own, *arguments], self._folder / "master")
 
     def _start_worker(self, number: int) -> TetheredProcess:
         name = f"worker-{number}"
-        return self._run(
-            name, "worker.Worker", "--cores", str(_CORES), "--memory", "1g", "--work-dir", str(self._folder / name), self.url
-        )
+        options = ["--cores", str(_CORES), "--memory", "1g", "--work-dir", str(self._folder / name)]
+        return self._run(name, "worker.Worker", self._hosts[number], *options, self.url)
 
     def kill_worker(self, number: int) -> None:
         """Kill one of the two workers, with which its executor ends, and start it again as an operator's supervisor does."""
-        self._workers[number % _WORKERS].kill()
-        self._workers[number % _WORKERS] = self._start_worker(number % _WORKERS)
+        number %= len(self._workers)
+        self._workers[number].kill()
+        self._workers[number] = self._start_worker(number)
 
     def close(self) -> None:
         """End all three."""
