@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 )
 
 from sparkstorm.api.columns import rows_of
+from sparkstorm.api.value_columns import plain_values
 from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.model.topology import Subscription
 from sparkstorm.replay.arrow_map import MapBatches, batches_of, chunks_in, map_in_arrow, quoted
@@ -45,7 +46,7 @@ from sparkstorm.replay.history_order import (
     without_head,
 )
 from sparkstorm.replay.inputs import EventTime
-from sparkstorm.replay.job import STATE_MARK, Job, result_names
+from sparkstorm.replay.job import STATE_MARK, Job, result_name, result_names
 from sparkstorm.replay.local import state_chunks
 from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.replay.results.types import problem_with, state_values
@@ -352,7 +353,7 @@ def _sql_shuffled(job: Job, stage: Stage, only: Subscription, evidence: Accumula
     def divide(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         partition, batches = placed_rows(batches)
         places = [fields.index(f) for f in only.grouping.fields]
-        checked = checked_places(batches, places, partition, stage.width)
+        checked = checked_places(_with_maps_checked(feed, batches), places, partition, stage.width)
         rows = (_timed_rows(job, feed, fields, batch) if job.is_timed else batch.select(fields) for batch in checked)
         with _rare_collections():
             yield from write(run_sql_shuffled(job, stage, feed, partition, rows, evidence.add, packs_state))
@@ -399,6 +400,7 @@ def _rows(
 ) -> Iterator[TimedRows | pa.RecordBatch]:
     assert stage.feed is not None
     fields = job.plan.topology.components[stage.feed.spout].streams[stage.feed.stream].fields
+    batches = _with_maps_checked(stage.feed, batches)
     if not stage.bolts and not job.is_timed:  # rows are only divided
         yield from (batch.select(fields) for batch in gathered(batches))
         return
@@ -411,6 +413,27 @@ def _rows(
         else:
             yield rows_of(batch.select(fields)), running.of(batch, _at(job, stage.feed, batch.schema.names))
     running.check(stage.feed.spout)
+
+
+def _with_maps_checked(feed: Feed, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches; ReplayFailedError names the column of a map with one key twice, which files of other programs may have."""
+    for batch in batches:
+        for field, column in zip(batch.schema, batch.columns, strict=True):
+            if _holds_map(field.type):
+                try:
+                    plain_values(column)
+                except CodecError as error:
+                    name = result_name(feed.spout, feed.stream)
+                    raise ReplayFailedError(
+                        f"input '{name}', column '{field.name}': {error}; make its keys differ, as with map_from_entries over "
+                        "distinct entries, or leave the column out"
+                    ) from error
+        yield batch
+
+
+def _holds_map(kind: pa.DataType) -> bool:
+    """Return whether an Arrow type is or holds a map."""
+    return pa.types.is_map(kind) or any(_holds_map(kind.field(n).type) for n in range(kind.num_fields))
 
 
 def _timed_rows(job: Job, feed: Feed, fields: Sequence[str], batch: pa.RecordBatch) -> TimedRows:

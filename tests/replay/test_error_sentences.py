@@ -7,6 +7,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
@@ -93,6 +95,22 @@ def test_a_damaged_file_is_named(spark: SparkSession, tmp_path: Path) -> None:
         result = replay(one_bolt(Picky("z")), {"source": frame}, types=types)
         with pytest.raises(ReplayFailedError, match=r"^Spark cannot read file:.*x\.parquet \(.*\): the file is damaged.*format$"):
             result.run()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("grouping", ["shuffle", "fields"])
+def test_a_mapping_with_one_key_twice_is_named_by_input_and_column(spark: SparkSession, tmp_path: Path, grouping: str) -> None:
+    """Spark makes none, and reads those of other programs."""
+    kind = pa.list_(pa.map_(pa.string(), pa.int64()))
+    table = pa.table({"value": ["a", "b"], "tags": pa.array([[[("a", 1)]], [[("a", 1), ("a", 2)]]], kind)})
+    pq.write_table(table, tmp_path / "tags.parquet")
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("value", "tags"))
+    adder = builder.set_bolt("bolt", Count(), 2)
+    adder.shuffle_grouping("source") if grouping == "shuffle" else adder.fields_grouping("source", "value")
+    frame = spark.read.parquet(str(tmp_path / "tags.parquet"))
+    with pytest.raises(ReplayFailedError, match=r"^input 'source', column 'tags': a map with one key twice; make its keys differ"):
+        replay(builder.build(), {"source": frame}).run()
 
 
 @pytest.mark.system
