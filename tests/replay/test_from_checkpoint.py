@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,10 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkstorm.api import ReplayableSpout, TopologyBuilder
+from sparkstorm.app.replay.job import main
 from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.errors import CheckpointError, InvalidTopologyError
 from sparkstorm.model.topology import Grouping, Topology
-from sparkstorm.replay import checkpoint_states, replay, replay_locally
+from sparkstorm.replay import back_fill, checkpoint_states, replay, replay_locally
 from sparkstorm.replay.back_fill import back_fill_locally
 from sparkstorm.testing import CaptureBolt, LocalCluster
 from tests.replay.test_windows import MS, SHAPES, TIMES, Pass, Sum, by_ts, chain, rows
@@ -218,3 +220,31 @@ def test_on_spark_a_replay_from_a_savepoint_equals_one_uninterrupted_run(spark: 
         for id in ("w0", "w1"):
             found = [*before.values_of(id), *map(tuple, results[id].collect())]
             assert Counter(found) == Counter(whole[id]), id
+
+
+def windows_of_windows() -> Topology:
+    """The topology of the job file below."""
+    return reading(chain(*SHAPES["windows of windows"]()), Rows(rows(1)))
+
+
+@pytest.mark.system
+def test_on_spark_a_back_fill_and_the_command_line_go_on_from_a_savepoint(spark: SparkSession, tmp_path: Path) -> None:
+    """Live, then a back-fill of the next rows, then the command with the rest."""
+    topology, data = chain(*SHAPES["windows of windows"]()), rows(1)
+    first, second = splits(data, "windows of windows", 2)
+    before = live_to(tmp_path / "one", topology, data, first, 1)
+    middle = back_fill(
+        windows_of_windows(), spark, tmp_path / "two", rows={"source": second - first}, from_checkpoint=tmp_path / "one"
+    )
+    (tmp_path / "rest.json").write_text(
+        "".join(f"{json.dumps(dict(zip(Rows.outputs, row, strict=True)))}\n" for row in data[second:])
+    )
+    (tmp_path / "job.yaml").write_text("topology: tests.replay.test_from_checkpoint:windows_of_windows\n")
+    given = ["--input", str(tmp_path / "rest.json"), "--output", str(tmp_path / "out"), "--result", "w0", "w1"]
+    assert main([str(tmp_path / "job.yaml"), *given, "--from", str(tmp_path / "two")]) == 0
+    whole = replay_locally(topology, {"source": data})
+    for id in ("w0", "w1"):
+        after = spark.read.parquet(str(tmp_path / "out" / id)).collect()
+        found = [*before.values_of(id), *map(tuple, middle[id].collect()), *map(tuple, after)]
+        assert Counter(found) == Counter(whole[id]) and after, id
+    middle.close()

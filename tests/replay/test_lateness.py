@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
+from sparkstorm.app.replay.job import main
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import EventTime, LocalResults, replay, replay_locally
 from sparkstorm.testing import complete_topology
@@ -183,3 +186,29 @@ def test_on_spark_a_folder_of_files_is_read_in_the_order_of_their_names(spark: S
             late = Counter(row.time_ms for row in results["sum:late"].collect())
             assert late == Counter(row[2] for row in local["sum:late"]) and late.total() > 30
             results.close()
+
+
+def daily() -> Topology:
+    """The topology of the job file below."""
+    return summed(Pass())
+
+
+@pytest.mark.system
+def test_the_command_line_reads_daily_logs_in_order_and_no_row_is_late(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of three days the second has the most rows, which Spark alone reads first."""
+    data = [("abc"[n % 3], n, 10 * n, n) for n in range(1200)]
+    (tmp_path / "logs").mkdir()
+    for day, first, last in (("2024-05-01", 0, 300), ("2024-05-02", 300, 1000), ("2024-05-03", 1000, 1200)):
+        lines = [json.dumps(dict(zip(("key", "value", "ts", "arrival"), row, strict=True))) for row in data[first:last]]
+        (tmp_path / "logs" / f"{day}.json").write_text("".join(f"{line}\n" for line in lines))
+    (tmp_path / "job.yaml").write_text("topology: tests.replay.test_lateness:daily\nreplay: {in_order: false}\n")
+    sums = Counter(replay_locally(daily(), {"source": data})["sum"])
+    for times in ([], ["--event-time", "ts"]):
+        given = ["--input", str(tmp_path / "logs"), "--output", str(tmp_path / "out"), "--overwrite", *times]
+        assert main([str(tmp_path / "job.yaml"), *given]) == 0
+        said = capsys.readouterr().out
+        assert "0 records put aside; results are in" in said, "late rows would come between"
+        found = spark.read.parquet(str(tmp_path / "out" / "sum")).collect()
+        assert Counter(map(tuple, found)) == sums and len(sums) > 100
