@@ -4,12 +4,17 @@ Run: python -m benchmarks.replay_memory [--gigabytes 4] [--way kept|sums|one|div
 one stage and its rows as the only result, data that Spark itself divides. The history is Parquet of few distinct payloads, so it
 is small on disk; what flows between Spark, Python and the shuffle is the whole. Prints the peak of resident memory of the
 executor's JVM and of its Python workers, sampled five times a second, and checks every sum.
+
+python -m benchmarks.replay_memory --way windows [--rows 500000 2000000 8000000]: a row a millisecond in 4 partitions, a bolt of two
+tasks that passes rows on, then tumbling windows of 10 s over 100 keys, on local[2]. The number of rows in open windows does not
+depend on the length of the history, so memory must not either. Each number of rows has a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -26,7 +31,17 @@ try:
 except ImportError:
     sys.exit("replay_memory needs psutil: pip install -e '.[test]'")
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Duration,
+    Spout,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+    Window,
+    WindowedBolt,
+)
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import replay
 from sparkstorm.replay.spark import SMALL_MEMORY
@@ -71,6 +86,67 @@ def topology(way: str) -> Topology:
     if way != "one":
         builder.set_bolt("sizes", Sizes(), 8).fields_grouping("data" if way == "divided" else "clean", "key")
     return builder.build()
+
+
+WINDOW_S, WINDOW_KEYS, PARTITIONS, LAG_MS = 10, 100, 4, 10
+
+
+class Times(Spout):
+    """Stands for the live source."""
+
+    outputs = ("key", "at")
+
+
+class PassOn(BasicBolt):
+    """Passes every row on."""
+
+    outputs = ("key", "at")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """One row out for one in."""
+        collector.emit(tup.values)
+
+
+class Rows(WindowedBolt):
+    """Rows of a key in a window, all of which are kept until it fires."""
+
+    outputs = ("key", "rows")
+    key_fields = ("key",)
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        """Emit the number of rows."""
+        collector.emit((*window.key, len(window)))
+
+
+def windowed() -> Topology:
+    """A pass-through bolt before keyed windows."""
+    builder = TopologyBuilder()
+    builder.set_spout("times", Times())
+    builder.set_bolt("pass", PassOn(), 2).shuffle_grouping("times")
+    rows = Rows().with_tumbling_window(Duration.seconds(WINDOW_S)).with_timestamp_field("at").with_lag(Duration.millis(LAG_MS))
+    builder.set_bolt("rows", rows, 2).fields_grouping("pass", "key")
+    return builder.build()
+
+
+def run_windows(rows: int) -> None:
+    """Replay a history of windows; print the peaks."""
+    builder = SparkSession.builder.master(f"local[{CORES}]").config("spark.ui.enabled", "false")
+    spark = builder.config(map={"spark.ui.showConsoleProgress": "false", **SMALL_MEMORY}).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    history = spark.range(0, rows, 1, PARTITIONS).selectExpr(f"id * 7 % {WINDOW_KEYS} AS key", "id AS at")
+    peaks, began = Peaks(), time.perf_counter()
+    results = replay(windowed(), {"times": history}, event_time="at", outputs=["rows"], types={"rows": "key bigint, rows bigint"})
+    found = results["rows"].selectExpr("count(*) AS windows", "sum(rows) AS rows").collect()[0]
+    took = time.perf_counter() - began
+    peaks.stop()
+    spark.stop()
+    if found.rows != rows:
+        sys.exit(f"{rows:,} rows, and {found.rows:,} in windows")
+    print(
+        f"{rows:,} rows in {found.windows:,} windows: {took:.0f} s, {rows / took:,.0f} rows/s; peaks of resident memory: "
+        f"a Python worker {peaks.worker:.0f} MB, all of them {peaks.workers:.0f} MB",
+        flush=True,
+    )
 
 
 def write_history(folder: Path, gigabytes: float) -> tuple[int, dict[int, int]]:
@@ -140,10 +216,17 @@ def main() -> None:
     """Print what it took."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--gigabytes", type=float, default=4.0)
-    parser.add_argument("--way", choices=("kept", "sums", "one", "divided"), default="kept")
+    parser.add_argument("--way", choices=("kept", "sums", "one", "divided", "windows"), default="kept")
+    parser.add_argument("--rows", type=int, nargs="+", default=[500_000, 2_000_000, 8_000_000], help="of --way windows")
     options = parser.parse_args()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+    if options.way == "windows":
+        if len(options.rows) == 1:
+            run_windows(options.rows[0])
+            return
+        command = [sys.executable, "-m", "benchmarks.replay_memory", "--way", "windows", "--rows"]
+        sys.exit(max(subprocess.run([*command, str(rows)], check=False).returncode for rows in options.rows))
     with tempfile.TemporaryDirectory() as folder:
         history = Path(folder, "history")
         rows, exact = write_history(history, options.gigabytes)

@@ -64,7 +64,7 @@ from sparkstorm.replay.tasks.stage import run_exchange, run_feed, run_sql_shuffl
 
 _AT = "sparkstorm: at ms"  # beside the fields of a stream, which may have any name; left out where a field holds the same
 SMALL_MEMORY = {
-    "spark.sql.execution.arrow.maxBytesPerBatch": "16m",  # 64 MB by default, of which every task holds a few copies
+    "spark.sql.execution.arrow.maxBytesPerBatch": "4m",  # 64 MB by default, of which every task holds a few copies
     "spark.serializer.objectStreamReset": "1",  # what is kept leaves in pieces of 4 MB, and Spark holds on to the last 100
 }
 """Spark's setting with which small executors (less than a gigabyte per core) replay any amount; for a session's conf."""
