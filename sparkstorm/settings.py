@@ -300,6 +300,7 @@ class NimbusSettings(Settings):
     trial_wait_ms: Annotated[int, "nimbus.trial.wait.secs"]
     reassigns: Annotated[bool, "nimbus.reassign"]
     validator: Annotated[str | None, "nimbus.topology.validator"]
+    store_timeout_ms: Annotated[int, "sparkstorm.worker.store.timeout.secs"]
 
 
 @dataclass(frozen=True, slots=True)

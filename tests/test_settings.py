@@ -106,5 +106,8 @@ def test_the_periods_of_nimbus_come_from_their_keys() -> None:
         "task.heartbeat.frequency.secs": 9,
         "nimbus.reassign": False,
         "nimbus.topology.validator": "rules:check",
+        "sparkstorm.worker.store.timeout.secs": 11,
     }
-    assert NimbusSettings.of(conf) == NimbusSettings(1000, 9000, 2000, 3000, 4000, 5000, 500, 7, 8000, 10_000, False, "rules:check")
+    assert NimbusSettings.of(conf) == NimbusSettings(
+        1000, 9000, 2000, 3000, 4000, 5000, 500, 7, 8000, 10_000, False, "rules:check", 11_000
+    )

@@ -147,6 +147,8 @@ class SupervisorInfo:
     resources: Mapping[str, float] = field(default_factory=dict)
     scheduler_meta: Mapping[str, JsonValue] = field(default_factory=dict)
     trials: Mapping[str, str] | None = None  # why submitted code does not open here ("": it does) by blob key; None: never tried
+    store_problem: str = ""  # why this host does not reach Redis; empty while it does
+    store_away_ms: int = 0  # for how long, when the record was written
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.status import RebalanceOptions
 from sparkstorm.model.task_beats import TaskBeats
 from sparkstorm.nimbus.cluster_reader import ClusterReader, Reading
-from sparkstorm.nimbus.heartbeat_monitor import Alive, HeartbeatMonitor
+from sparkstorm.nimbus.heartbeat_monitor import Alive, HeartbeatMonitor, StoreWatch
 from sparkstorm.scheduling.per_topology import dry_run_copy
 from sparkstorm.scheduling.round import plan_round
 from sparkstorm.scheduling.round_memory import RoundMemory
@@ -31,8 +31,15 @@ class Assigner:
     """The scheduler with what one Nimbus has seen."""
 
     def __init__(
-        self, state: StormState, reader: ClusterReader, observer: HeartbeatMonitor, scheduler: Scheduler, conf: Mapping[str, Any]
+        self,
+        state: StormState,
+        reader: ClusterReader,
+        observer: HeartbeatMonitor,
+        scheduler: Scheduler,
+        conf: Mapping[str, Any],
+        stores: StoreWatch,
     ) -> None:
+        self._stores = stores
         self._state, self._reader, self._observer, self._scheduler, self._conf = state, reader, observer, scheduler, conf
         self._memory = RoundMemory()
 
@@ -48,6 +55,7 @@ class Assigner:
         now_ms: int,
         rebalanced: Mapping[str, RebalanceOptions] | None,
     ) -> Plan:
+        snapshot, alive = self._stores.usable(snapshot, alive)
         try:
             return plan_round(snapshot, alive, scheduler, self._conf, now_ms, rebalanced, self._memory)
         except FailedAssignTopologyError:

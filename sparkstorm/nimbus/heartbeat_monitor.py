@@ -1,21 +1,26 @@
-"""Heartbeat monitor: heartbeats and offered slots that this Nimbus has seen, and interruptions of its view of the store."""
+"""Heartbeats, offered slots and ways to Redis that this Nimbus has seen, and interruptions of its view of the store."""
 
 import logging
-from collections.abc import Mapping, Set
+import time
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
-from sparkstorm.model.assignment import Assignment, ExecutorId, WorkerSlot
+from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, WorkerSlot
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.nimbus.cluster_reader import Reading
 from sparkstorm.scheduling.liveness import (
+    Cut,
     LastSeen,
     Mates,
+    StoreReach,
     Timeouts,
     alive_executors,
     blind_ms_between,
+    look_at_stores,
     looks_like_our_fault,
     mates_of,
     observe,
+    vacated,
 )
 from sparkstorm.scheduling.snapshot import Snapshot
 from sparkstorm.settings import NimbusSettings, WorkerTimers
@@ -98,3 +103,47 @@ class HeartbeatMonitor:
 def _running(snapshot: Snapshot) -> dict[str, Assignment]:
     killed = {each for each, known in snapshot.topologies.items() if known.base.status == TopologyStatus.KILLED}
     return {each: assignment for each, assignment in snapshot.assignments.items() if each not in killed}
+
+
+class StoreWatch:
+    """StoreReach between rounds; with `nimbus.reassign: false` hosts are named and nothing is moved."""
+
+    def __init__(self, settings: NimbusSettings) -> None:
+        self._timeout_ms, self._moves = settings.store_timeout_ms, settings.reassigns
+        self._reach = StoreReach()
+
+    @property
+    def due_ms(self) -> int | None:
+        """Return when workers are to be moved next."""
+        return self._reach.due_ms(self._timeout_ms)
+
+    def observe(self, supervisors: Iterable[SupervisorInfo], now_ms: int) -> None:
+        """Take in what was read."""
+        before, self._reach = self._reach, look_at_stores(self._reach, supervisors, now_ms, self._timeout_ms)
+        for host in sorted(before.cut.keys() ^ self._reach.cut.keys()):
+            _LOG.warning("host %s %s", host, "does not reach Redis" if host in self._reach.cut else "reaches Redis again")
+
+    def usable(self, snapshot: Snapshot, alive: Alive) -> tuple[Snapshot, Alive]:
+        """Return what a scheduler may see: hosts that were given up offer nothing, and no worker lives there."""
+        return vacated(snapshot, alive, self._reach.given_up) if self._moves else (snapshot, alive)
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """A sentence for each cut host, one for all when no host reaches Redis."""
+        cut = self._reach.cut
+        if self._reach.is_general:
+            first = min(cut.values(), key=lambda each: each.since_ms)
+            return {"redis": f"no host reaches Redis since {_clock(first)}: {first.problem}; all workers stay in place"}
+        return {f"host {host}": self._sentence(host, each) for host, each in sorted(cut.items())}
+
+    def _sentence(self, host: str, cut: Cut) -> str:
+        then = f"its workers are moved when that has lasted {self._timeout_ms / 1000:g} s (sparkstorm.worker.store.timeout.secs)"
+        if not self._moves:
+            then = "its workers stay there (nimbus.reassign is false)"
+        elif host in self._reach.given_up:
+            then = "its workers are moved to other hosts, and it gets none until it does"
+        return f"{host} does not reach Redis since {_clock(cut)}: {cut.problem}; {then}"
+
+
+def _clock(cut: Cut) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(cut.since_ms / 1000))

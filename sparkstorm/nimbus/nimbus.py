@@ -25,7 +25,7 @@ from sparkstorm.nimbus.cluster_reader import ClusterReader, Reading
 from sparkstorm.nimbus.deploy import Deploys
 from sparkstorm.nimbus.error_reports import ErrorReports, FailurePauses
 from sparkstorm.nimbus.gray_upgrade import GrayUpgrades
-from sparkstorm.nimbus.heartbeat_monitor import HeartbeatMonitor
+from sparkstorm.nimbus.heartbeat_monitor import HeartbeatMonitor, StoreWatch
 from sparkstorm.nimbus.parts import NimbusParts, OutcomeWriter, TopologyActionListener
 from sparkstorm.nimbus.rebalance import Rebalancer
 from sparkstorm.nimbus.request_verbs import RequestVerbs
@@ -85,8 +85,9 @@ class Nimbus:
         self.cleanup.retirement = retirement
         self._reader = ClusterReader(state, self._blobs, conf)
         self._observer = HeartbeatMonitor(self._settings)
+        self._stores = StoreWatch(self._settings)
         self._reporter = ErrorReports(state)
-        self._assigner = Assigner(state, self._reader, self._observer, self._scheduler, conf)
+        self._assigner = Assigner(state, self._reader, self._observer, self._scheduler, conf, self._stores)
         outcomes = OutcomeWriter(state)
         parts = NimbusParts(state, self._blobs, conf, self._reader, self._assigner, self.cleanup, outcomes, self.notify)
         self._rebalancer = Rebalancer(parts)
@@ -130,7 +131,7 @@ class Nimbus:
         self._wake_drive()
 
     def _has_new_slots(self) -> bool:
-        """Look at supervisors that changed; whether one offers a slot that was not there, for a topology that may wait for it.
+        """Look at supervisors that changed; whether one offers a slot that was not there, or has lost or found Redis.
 
         One with new trials of code is a reason to serve requests.
         """
@@ -144,6 +145,8 @@ class Nimbus:
                 continue
             known = self._info_by_node.get(node)
             if known is None or not set(known.ports).issuperset(info.ports):
+                return True
+            if bool(known.store_problem) is not bool(info.store_problem):
                 return True
             self._is_asked |= not (known.trials or {}).keys() >= (info.trials or {}).keys()
         return False
@@ -172,7 +175,7 @@ class Nimbus:
             if duty(reading, now_ms):
                 reading = self._read(now_ms)
         self.problems = {**reading.problems, **self._found, **self._deploys.problems, **self._requests.problems}
-        self.problems = {**self.problems, **self._upgrades.problems, **self.cleanup.problems}
+        self.problems = {**self.problems, **self._upgrades.problems, **self.cleanup.problems, **self._stores.problems}
         self._show_problems(now_ms)
         self._plan_next_turn(reading, now_ms)
 
@@ -212,6 +215,7 @@ class Nimbus:
             if self.problems.get(name) != problem:
                 _LOG.error("%s is left out: %s", name, problem)
         self._observer.observe(reading, now_ms)
+        self._stores.observe(supervisors.values(), now_ms)
         return reading
 
     def _show_problems(self, now_ms: int) -> None:
@@ -223,6 +227,8 @@ class Nimbus:
 
     def _plan_next_turn(self, reading: Reading, now_ms: int) -> None:
         self._due_ms = min([self._due_ms, *self._requests.waits_by_name.values()])
+        if (move_ms := self._stores.due_ms) is not None:
+            self._due_ms = min(self._due_ms, max(move_ms, now_ms + _DYING_RECHECK_MS))
         for base in reading.bases.values():
             if base.pending:
                 # Late ones wait for their workers, or for records that cannot be read.

@@ -3,12 +3,16 @@
 Laws: silence is measured on the observer's own clock, from the moment it saw a heartbeat change (as in JStorm's
 isTaskDead); time in which the observer could not read the store does not count; the first heartbeat seen counts as a
 new one, so a restarted observer declares no executor dead.
+
+A host is cut from Redis when every supervisor on it says so. Time in which no host reaches Redis does not count, so that an outage
+of Redis moves nobody; a host that reaches Redis again is used again at once.
 """
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-from sparkstorm.model.assignment import Assignment, ExecutorId, WorkerBeat, WorkerSlot
+from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, WorkerBeat, WorkerSlot
+from sparkstorm.scheduling.snapshot import Snapshot
 
 RUNNING = "RUNNING"  # the heartbeat's state in which its executors count as alive; in any other only the slot does
 Worker = tuple[str, WorkerSlot]  # topology id and slot
@@ -134,3 +138,60 @@ def blind_ms_between(before: LastSeen, now_ms: int, period_ms: int) -> int:
         return 0
     late_ms = now_ms - before.round_ms - 2 * period_ms
     return now_ms - before.round_ms if late_ms > 0 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A host without Redis: since when, since when others reach it (None: nobody does), and the words of its supervisor."""
+
+    since_ms: int
+    apart_ms: int | None
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReach:
+    """Cut hosts by name, and those of them that were given up: their workers belong elsewhere."""
+
+    cut: Mapping[str, Cut] = field(default_factory=dict)
+    given_up: Set[str] = frozenset()
+    is_general: bool = False  # no host at all reaches Redis
+
+    def due_ms(self, timeout_ms: int) -> int | None:
+        """Return when the next host is given up; None while there is none to come."""
+        waiting = [cut.apart_ms for host, cut in self.cut.items() if cut.apart_ms is not None and host not in self.given_up]
+        return min(waiting) + timeout_ms if waiting else None
+
+
+def look_at_stores(before: StoreReach, supervisors: Iterable[SupervisorInfo], now_ms: int, timeout_ms: int) -> StoreReach:
+    """Return what the records of the living supervisors show; a host is given up `timeout_ms` after it was the only one cut."""
+    by_host: dict[str, list[SupervisorInfo]] = {}
+    for info in supervisors:
+        by_host.setdefault(info.host, []).append(info)
+    said = {host: infos[0] for host, infos in by_host.items() if all(each.store_problem for each in infos)}
+    is_general = bool(said) and len(said) == len(by_host)
+    cut = {}
+    for host, info in said.items():
+        known = before.cut.get(host)
+        apart_ms = None if is_general else now_ms if known is None or known.apart_ms is None else known.apart_ms
+        cut[host] = Cut(known.since_ms if known else now_ms - info.store_away_ms, apart_ms, info.store_problem)
+    given_up = frozenset(host for host, each in cut.items() if each.apart_ms is not None and now_ms - each.apart_ms >= timeout_ms)
+    return StoreReach(cut, given_up, is_general)
+
+
+def vacated(
+    snapshot: Snapshot, alive: Mapping[str, Set[ExecutorId]], hosts: Set[str]
+) -> tuple[Snapshot, Mapping[str, Set[ExecutorId]]]:
+    """Return a snapshot whose hosts offer nothing, and the living executors without those that are there."""
+    nodes = {node for node, info in snapshot.supervisors.items() if info.host in hosts}
+    if not nodes:
+        return snapshot, alive
+    supervisors = {node: replace(info, ports=()) if node in nodes else info for node, info in snapshot.supervisors.items()}
+    placed = {each: found.slot_by_executor for each, found in snapshot.assignments.items()}
+    left = {
+        each: frozenset(executor for executor in living if executor not in placed[each] or placed[each][executor].node not in nodes)
+        if each in placed
+        else living
+        for each, living in alive.items()
+    }
+    return replace(snapshot, supervisors=supervisors), left

@@ -37,6 +37,7 @@ from sparkstorm.supervisor.log_publisher import LogPublisher
 from sparkstorm.supervisor.node_dir import NodeDir
 from sparkstorm.supervisor.slot import Place, Slot, worker_log_name
 from sparkstorm.supervisor.slot_sync import SlotStores, SlotSync
+from sparkstorm.supervisor.store_probe import ANSWER_S, RedisProbe
 from sparkstorm.supervisor.supervisor import Supervisor, SupervisorDuties
 from sparkstorm.supervisor.topology_master import TopologyMaster
 from sparkstorm.supervisor.worker_process import WorkerChild, child_environment
@@ -200,7 +201,8 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
     trials = None
     if NimbusSettings.of(conf).trial_wait_ms:
         trials = CodeTrials(state, blobs, place.node_dir, place.slot.port, try_code)
-    supervisor = Supervisor(duties, place.node_dir, state, trials)
+    probe = RedisProbe(lambda: client_of(spec.redis, ANSWER_S))
+    supervisor = Supervisor(duties, place.node_dir, state, trials, probe)
     return SlotStores(state, blobs, supervisor, logs, TopologyMaster(state, settings.task_heartbeat_ms))
 
 

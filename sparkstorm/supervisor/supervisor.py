@@ -18,6 +18,7 @@ from sparkstorm.model.worker_spec import PlacedExecutor
 from sparkstorm.supervisor.base import NodeStorage
 from sparkstorm.supervisor.code_trials import CodeTrials
 from sparkstorm.supervisor.slot_machine import LocalAssignment
+from sparkstorm.supervisor.store_probe import StoreProbe
 
 _LOG = logging.getLogger(__name__)
 
@@ -105,12 +106,20 @@ def classify(beat: LocalBeat | None, wanted: LocalAssignment | None, now_ms: int
 
 
 class Supervisor:
-    """The duties, stepped by every slot of the node; only the one with the lock does anything. `trials` None: no code is tried."""
+    """The duties, stepped by every slot of the node; only the one with the lock does anything.
+
+    Without `trials` no code is tried, without `probe` Redis counts as reached.
+    """
 
     def __init__(
-        self, settings: SupervisorDuties, node_dir: NodeStorage, state: StormState, trials: CodeTrials | None = None
+        self,
+        settings: SupervisorDuties,
+        node_dir: NodeStorage,
+        state: StormState,
+        trials: CodeTrials | None = None,
+        probe: StoreProbe | None = None,
     ) -> None:
-        self._settings, self._dir, self._state, self._trials = settings, node_dir, state, trials
+        self._settings, self._dir, self._state, self._trials, self._probe = settings, node_dir, state, trials, probe
         self._lock = node_dir.duties_lock()
         self._since_ms = 0
         self._heartbeat_due_ms = self._monitor_due_ms = 0
@@ -135,8 +144,9 @@ class Supervisor:
 
     def resign(self) -> None:
         """Release the node's lock for another slot."""
-        if self._trials is not None:
-            self._trials.close()
+        for part in (self._trials, self._probe):
+            if part is not None:
+                part.close()
         self._lock.release()
 
     def _take_office(self, now_ms: int) -> bool:
@@ -148,12 +158,13 @@ class Supervisor:
         return True
 
     def _register(self, now_ms: int) -> None:
-        """Write the ephemeral node when it is due, and at once when the session, the ports, their use or the trials changed."""
+        """Write the ephemeral node when it is due, and at once when what others act on has changed."""
         settings = self._settings
         ports = self._dir.live_ports(settings.own_port)
         used = [port for port, judged in self.classes.items() if judged is WorkerClass.VALID and port in ports]
         trials = None if self._trials is None else self._trials.verdicts
-        present = (self._state.store.session_epoch, tuple(ports), tuple(used), trials)
+        away_ms, problem = (0, "") if self._probe is None else self._probe.away()
+        present = (self._state.store.session_epoch, tuple(ports), tuple(used), trials, bool(away_ms))
         if present == self._registered and now_ms < self._heartbeat_due_ms:
             return
         info = SupervisorInfo(
@@ -166,6 +177,8 @@ class Supervisor:
             settings.resources,
             settings.scheduler_meta,
             trials,
+            problem,
+            away_ms,
         )
         self._state.register_supervisor(info)
         self._registered, self._heartbeat_due_ms = present, now_ms + settings.heartbeat_ms

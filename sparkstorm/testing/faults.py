@@ -50,6 +50,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("LOSE_NODE", Trigger.TIME, 3, 9_000),
     Kind("REPLACE_NODE", Trigger.TIME, 1, 9_000),
     Kind("FREEZE_NODE", Trigger.TIME, 3, 12_000),
+    Kind("CUT_FROM_REDIS", Trigger.TIME, 2, 15_000),
     Kind("KILL_NIMBUS", Trigger.TIME, 2, 5_000),
     Kind("PAUSE_NIMBUS", Trigger.TIME, 2, 12_000),
     Kind("EXPIRE_SESSION", Trigger.TIME, 3),

@@ -38,6 +38,7 @@ QUICK = {
     "worker.heartbeat.frequency.secs": 1,
     "task.cleanup.timeout.sec": 1,
     "nimbus.request.timeout.secs": 10,
+    "sparkstorm.worker.store.timeout.secs": 5,
     "topology.max.worker.deaths": 1_000_000,
 }
 """Timers of the control plane, short, so that all it waits for happens within seconds."""
@@ -202,7 +203,8 @@ class HarmedCluster(LocalCluster):
     # -- around commits and writes ---------------------------------------------------------------------------------
 
     def _transport(self, worker: InProcessWorker) -> FaultyTransport:
-        return FaultyTransport(worker, self._choose, self._take_delay)
+        node = next(node for node in self.nodes if worker.place.startswith(f"{node.name}:"))
+        return FaultyTransport(worker, self._choose, self._take_delay, lambda: node.is_cut(self.now_ms))
 
     def _choose(self) -> CommitFault:
         fault = self._take(Trigger.COMMIT)
@@ -346,6 +348,12 @@ class HarmedCluster(LocalCluster):
                 self._pause_threads(slot, fault.size)
                 if slot.process is not None:
                     self._pause_process(slot.process, fault.size)
+        return node.name
+
+    def _cut_from_redis(self, fault: Fault) -> str:
+        node = self.nodes[fault.pick % len(self.nodes)]
+        node.cut_from(self.now_ms, fault.size)
+        self.after(fault.size, lambda: None)  # the run is not over before
         return node.name
 
     def _kill_nimbus(self, fault: Fault) -> str:

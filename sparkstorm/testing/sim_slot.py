@@ -52,11 +52,35 @@ class SimNode:
 
     disk: MemoryDisk
     host: str
+    cut_ms: range = range(0)  # times at which it does not reach Redis
+
+    def cut_from(self, now_ms: int, ms: int) -> None:
+        """Cut it from Redis for so long."""
+        self.cut_ms = range(now_ms, now_ms + ms)
+
+    def is_cut(self, now_ms: int) -> bool:
+        """Return whether it is cut from Redis."""
+        return now_ms in self.cut_ms
 
     @property
     def name(self) -> str:
         """The supervisor's id."""
         return self.disk.node
+
+
+class SimProbe:
+    """The way of a node to Redis."""
+
+    def __init__(self, node: SimNode, now_ms: Callable[[], int]) -> None:
+        self._node, self._now_ms = node, now_ms
+
+    def away(self) -> tuple[int, str]:
+        """Return for how many milliseconds it has been cut, and why."""
+        now_ms = self._now_ms()
+        return (max(1, now_ms - self._node.cut_ms.start), "the network is cut") if self._node.is_cut(now_ms) else (0, "")
+
+    def close(self) -> None:
+        """There is nothing to end."""
 
 
 class Duty:
@@ -237,6 +261,8 @@ class SimSlot:
             worker_timeout_ms=settings.worker_timeout_ms,
             resources=settings.resources,
         )
+        probe = SimProbe(self.node, self._around.simulation.clock.now_ms)
+        supervisor = Supervisor(duties, storage, state, probe=probe)
         master = TopologyMaster(state, settings.task_heartbeat_ms)
         blobs = BlobStore(state, self._around.bytes_store, KEY)
-        return SlotStores(state, blobs, Supervisor(duties, storage, state), master=master)
+        return SlotStores(state, blobs, supervisor, master=master)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Protocol
 
-from sparkstorm.errors import StoreFullError
+from sparkstorm.errors import StoreFullError, StoreUnavailableError
 from sparkstorm.testing.simulated_time import SimulatedDeath, WorkerClock
 from sparkstorm.transport.base import Claim, Commit, Entry, Expected, Pressure
 from sparkstorm.transport.local import LocalStore, LocalTransport
@@ -124,13 +124,33 @@ class TransportUser(Protocol):
 class FaultyTransport(SimTransport):
     """SimTransport with chosen faults, whose frames may arrive late."""
 
-    def __init__(self, worker: TransportUser, choose: ChooseFault, delay_ms: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self,
+        worker: TransportUser,
+        choose: ChooseFault,
+        delay_ms: Callable[[], int] = lambda: 0,
+        is_cut: Callable[[], bool] = lambda: False,
+    ) -> None:
         super().__init__(worker.host.store, worker.clock, worker.host.arrivals)
         self._choose = choose
-        self._delay_ms = delay_ms
+        self._delay_ms, self._is_cut = delay_ms, is_cut
         self._sent_again = -1
 
+    def claim(self, owner: str, token_by_task: Mapping[int, int], expected: Expected | None = None) -> Claim:
+        self._reach()
+        return super().claim(owner, token_by_task, expected)
+
+    def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
+        self._reach()
+        return super().poll(after, count)
+
+    def _reach(self) -> None:
+        """Raise what ends a worker whose patience with Redis is over: here it has none."""
+        if self._is_cut():
+            raise StoreUnavailableError("Redis cannot be reached: the network is cut")
+
     def commit(self, commit: Commit) -> Pressure:
+        self._reach()
         fault = CommitFault.NONE if commit.seq == self._sent_again else self._choose()
         if fault is CommitFault.CRASH_BEFORE:
             raise SimulatedDeath(fault.value)

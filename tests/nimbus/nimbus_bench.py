@@ -60,6 +60,7 @@ class FakeSupervisor:
     resources: dict[str, float] = field(default_factory=dict)
     opens: Callable[[str], str | None] | None = None
     seen_keys: set[str] = field(default_factory=set)
+    store_problem: str = ""
     running: dict[int, tuple[str, tuple[ExecutorId, ...], int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -72,7 +73,7 @@ class FakeSupervisor:
             return
         if self.registers:
             offer = SupervisorInfo(self.node, self.host, now_ms, now_ms - START_MS, self.ports, resources=self.resources)
-            self.state.register_supervisor(replace(offer, trials=self._trials()))
+            self.state.register_supervisor(replace(offer, trials=self._trials(), store_problem=self.store_problem))
         assignments = self.state.read_assignments()
         for port in self.ports:
             self._follow(WorkerSlot(self.node, port), assignments, now_ms)

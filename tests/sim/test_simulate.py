@@ -47,6 +47,10 @@ def test_a_user_simulates_a_topology_with_rows_for_its_spouts() -> None:
     assert simulate(word_count(), range(5), sources={"lines": ROWS}, kinds=["KILL_WORKER", "LOSE_NODE"]).runs == 5
 
 
+def test_hosts_that_are_cut_from_redis_lose_and_double_nothing() -> None:
+    assert simulate(word_count(), range(6), sources={"lines": ROWS}, kinds=["CUT_FROM_REDIS", "KILL_NIMBUS"]).runs == 6
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

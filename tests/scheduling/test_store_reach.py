@@ -1,0 +1,137 @@
+"""Decisions about hosts that do not reach Redis, alone and as Nimbus acts on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, WorkerSlot
+from sparkstorm.model.status import RebalanceOptions
+from sparkstorm.scheduling.liveness import StoreReach, look_at_stores, vacated
+from sparkstorm.scheduling.snapshot import Snapshot
+from tests.nimbus.nimbus_bench import Bench
+
+LIMIT_MS = 20_000
+
+
+def supervisors(**cut: bool) -> list[SupervisorInfo]:
+    """Supervisors by node; the host is the node's name before an underscore."""
+    return [
+        SupervisorInfo(node, node.partition("_")[0], 0, 0, (6700,), store_problem="cut" if is_cut else "", store_away_ms=2_000)
+        for node, is_cut in cut.items()
+    ]
+
+
+def after(*rounds: tuple[int, dict[str, bool]]) -> StoreReach:
+    reach = StoreReach()
+    for now_ms, cut in rounds:
+        reach = look_at_stores(reach, supervisors(**cut), now_ms, LIMIT_MS)
+    return reach
+
+
+def test_a_host_is_named_at_once_and_given_up_after_the_time_out() -> None:
+    early = after((10_000, {"w1": False, "w2": True}))
+    assert early.cut["w2"].since_ms == 8_000 and not early.given_up and not early.is_general
+    assert early.due_ms(LIMIT_MS) == 30_000
+    assert not after((10_000, {"w1": False, "w2": True}), (29_999, {"w1": False, "w2": True})).given_up
+    late = after((10_000, {"w1": False, "w2": True}), (30_000, {"w1": False, "w2": True}))
+    assert late.given_up == {"w2"} and late.due_ms(LIMIT_MS) is None and late.cut["w2"].since_ms == 8_000
+
+
+def test_nobody_is_moved_while_nobody_reaches_redis() -> None:
+    all_cut = {"w1": True, "w2": True}
+    reach = after((0, all_cut), (100_000, all_cut))
+    assert reach.is_general and not reach.given_up and reach.due_ms(LIMIT_MS) is None and set(reach.cut) == {"w1", "w2"}
+
+
+def test_the_last_host_to_reach_redis_again_after_an_outage_keeps_its_workers() -> None:
+    reach = after((0, {"w1": True, "w2": True}), (100_000, {"w1": True, "w2": True}), (101_000, {"w1": False, "w2": True}))
+    assert not reach.given_up and reach.due_ms(LIMIT_MS) == 121_000
+
+
+def test_an_outage_for_all_begins_the_wait_of_a_cut_host_anew() -> None:
+    one, both = {"w1": False, "w2": True}, {"w1": True, "w2": True}
+    assert not after((0, one), (15_000, both), (16_000, one), (30_000, one)).given_up
+    assert after((0, one), (15_000, both), (16_000, one), (36_000, one)).given_up == {"w2"}
+
+
+def test_a_host_that_is_back_is_used_at_once() -> None:
+    one = {"w1": False, "w2": True}
+    assert after((0, one), (20_000, one), (21_000, {"w1": False, "w2": False})) == StoreReach()
+
+
+def test_two_nodes_of_one_host_must_agree() -> None:
+    assert not after((0, {"w1_a": True, "w1_b": False, "w2": False})).cut
+    assert set(after((0, {"w1_a": True, "w1_b": True, "w2": False})).cut) == {"w1"}
+
+
+def test_a_host_that_was_given_up_offers_nothing_and_nobody_lives_there() -> None:
+    on = {ExecutorId(1, 1): WorkerSlot("w1", 6700), ExecutorId(2, 2): WorkerSlot("w2", 6700)}
+    assignment = Assignment("t", 1, "", "", {}, on)
+    known: Any = {}
+    snapshot = Snapshot(known, {"t": assignment}, {each.supervisor_id: each for each in supervisors(w1=False, w2=True)})
+    seen, alive = vacated(snapshot, {"t": on.keys()}, {"w2"})
+    assert alive == {"t": {ExecutorId(1, 1)}}
+    assert (seen.supervisors["w1"].ports, seen.supervisors["w2"].ports) == ((6700,), ())
+    same = vacated(snapshot, {"t": on.keys()}, frozenset())
+    assert same[0] is snapshot
+
+
+class Cluster(Bench):
+    """A simulated cluster with three hosts, whose supervisors say that Redis is away when they are told to."""
+
+    def __init__(self, **conf: Any) -> None:
+        super().__init__(nodes=3, **conf)
+        self.topology_id = self.submit(topology__workers=3)
+        self.advance(12)
+
+    def cut(self, *nodes: str) -> None:
+        for node, supervisor in self.supervisors.items():
+            supervisor.store_problem = "the network is cut" if node in nodes else ""
+
+    def used(self) -> set[str]:
+        return {slot.node for slot in self.slots(self.topology_id).values()}
+
+
+def test_nimbus_names_a_cut_host_at_once_moves_its_workers_and_uses_it_again_later() -> None:
+    cluster = Cluster()
+    assert cluster.used() == {"node-0", "node-1", "node-2"}
+    cluster.cut("node-1")
+    cluster.advance(1)
+    sentence = cluster.nimbus.problems["host host-1"]
+    assert sentence.startswith("host-1 does not reach Redis since ") and "moved when that has lasted 20 s" in sentence
+    shown = cluster.state.read_problems()
+    assert shown is not None and shown.by_subject["host host-1"] == sentence
+    cluster.advance(18)
+    assert "node-1" in cluster.used()
+    cluster.advance(3)
+    assert "node-1" not in cluster.used() and len(cluster.slots(cluster.topology_id)) == 12
+    assert "its workers are moved to other hosts" in cluster.nimbus.problems["host host-1"]
+    state, topology_id = cluster.state, cluster.topology_id
+    assert not any(state.read_errors(topology_id, each) for each in state.error_components(topology_id)), "nobody is dead"
+    cluster.advance(60)
+    assert "node-1" not in cluster.used(), "the cut lasts"
+    cluster.cut()
+    cluster.advance(1)
+    assert "host host-1" not in cluster.nimbus.problems
+    cluster.service.rebalance("wc", RebalanceOptions(3, reassign=True), 0)
+    cluster.advance(30)
+    assert "node-1" in cluster.used()
+
+
+def test_nimbus_leaves_all_in_place_when_no_host_reaches_redis() -> None:
+    cluster = Cluster()
+    before = cluster.state.read_assignment(cluster.topology_id)
+    cluster.cut("node-0", "node-1", "node-2")
+    cluster.advance(60)
+    assert cluster.state.read_assignment(cluster.topology_id) == before
+    assert cluster.nimbus.problems["redis"].startswith("no host reaches Redis since ")
+    cluster.cut("node-1")
+    cluster.advance(10)
+    assert cluster.state.read_assignment(cluster.topology_id) == before, "its wait begins when others reach Redis"
+
+
+def test_nimbus_that_may_not_reassign_names_a_cut_host_only() -> None:
+    cluster = Cluster(nimbus__reassign=False)
+    cluster.cut("node-1")
+    cluster.advance(60)
+    assert "node-1" in cluster.used() and "nimbus.reassign is false" in cluster.nimbus.problems["host host-1"]

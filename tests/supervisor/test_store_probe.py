@@ -1,0 +1,87 @@
+"""The probe of a host's way to Redis, and what a slot tells Nimbus of it, with a proxy that stands in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sparkstorm.embedded import RedisServer, ZooKeeperServer
+from sparkstorm.embedded.redis import client_of
+from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.supervisor.store_probe import ANSWER_S, AWAY_S, RedisProbe
+from sparkstorm.testing.system.proxy import TcpProxy
+from tests.supervisor.local_slots import LocalSlots
+from tests.supervisor.slot_bench import SlotBench
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def proxy(redis_server: RedisServer) -> Iterator[TcpProxy]:
+    made = TcpProxy(redis_server.host, redis_server.port)
+    yield made
+    made.close()
+
+
+def through(proxy: TcpProxy, server: RedisServer) -> RedisAddress:
+    return RedisAddress(proxy.host, proxy.port, server.password)
+
+
+def test_silence_is_told_after_a_time_and_its_end_at_once(redis_server: RedisServer, proxy: TcpProxy) -> None:
+    probe = RedisProbe(lambda: client_of(through(proxy, redis_server), ANSWER_S))
+    try:
+        assert probe.away() == (0, "")
+        proxy.pause()
+        wait_until(lambda: probe.away()[0], "the silence is told")
+        away_ms, problem = probe.away()
+        assert away_ms >= 1000 * AWAY_S and problem == "no answer within 1 s"
+        proxy.resume()
+        wait_until(lambda: probe.away() == (0, ""), "Redis is back")
+    finally:
+        probe.close()
+
+
+def test_a_refused_connection_is_told_with_its_reason(redis_server: RedisServer, proxy: TcpProxy) -> None:
+    proxy.refuse()
+    probe = RedisProbe(lambda: client_of(through(proxy, redis_server), ANSWER_S))
+    try:
+        wait_until(lambda: probe.away()[0], "the refusal is told")
+        assert "onnection" in probe.away()[1]
+    finally:
+        probe.close()
+
+
+def test_a_password_that_redis_refuses_is_told_too(redis_server: RedisServer) -> None:
+    address = RedisAddress(redis_server.host, redis_server.port, "not the password")
+    probe = RedisProbe(lambda: client_of(address, ANSWER_S))
+    try:
+        wait_until(lambda: probe.away()[0], "the refusal is told")
+        assert "password" in probe.away()[1]
+    finally:
+        probe.close()
+
+
+def test_a_slot_tells_that_its_host_is_cut_from_redis_and_that_it_is_back(
+    redis_server: RedisServer, zookeeper_server: ZooKeeperServer, proxy: TcpProxy, tmp_path: Path
+) -> None:
+    bench = SlotBench(redis_server, zookeeper_server, tmp_path, {})
+    slots = LocalSlots(replace(bench.spec, redis=through(proxy, redis_server)), 1)
+
+    def problem() -> str | None:
+        info = bench.state.read_supervisor("node-1")
+        return None if info is None else info.store_problem
+
+    slots.start()
+    try:
+        wait_until(lambda: problem() == "", "the supervisor is registered")
+        proxy.pause()
+        wait_until(problem, "the slot says that Redis is away")
+        info = bench.state.read_supervisor("node-1")
+        assert info is not None and info.store_problem == "no answer within 1 s" and info.store_away_ms >= 1000 * AWAY_S
+        proxy.resume()
+        wait_until(lambda: problem() == "", "the slot says that Redis is back")
+    finally:
+        slots.stop()
+        bench.close()
