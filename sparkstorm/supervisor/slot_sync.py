@@ -27,7 +27,7 @@ from sparkstorm.scheduling.upgrade.live_shadow import shadowed_task
 from sparkstorm.supervisor.base import LogSink, NodeStorage
 from sparkstorm.supervisor.seen_versions import VersionGuard
 from sparkstorm.supervisor.slot_machine import BlobView, LocalAssignment
-from sparkstorm.supervisor.supervisor import Supervisor, part_of
+from sparkstorm.supervisor.supervisor import SlotParts, Supervisor, part_of
 from sparkstorm.supervisor.topology_master import TopologyMaster
 
 _LOG = logging.getLogger(__name__)
@@ -87,6 +87,7 @@ class SlotSync:
         self._opened: SlotStores | None = None
         self._changed = threading.Event()
         self._assignments: dict[str, Assignment] = {}
+        self._parts = SlotParts(slot)
         self._guard = VersionGuard(node_dir.seen_versions(slot.port))
         self._refused: dict[str, int] = {}  # versions that were said to be refused
         self._refusals: deque[WorkerBeat] = deque(maxlen=1)
@@ -103,8 +104,8 @@ class SlotSync:
         self._mark_due_ms = 0
         self._written_mark: tuple[str, StoreMark, int] | None = None  # topology, mark, session
         self._runs: tuple[str, WorkerCode] | None = None  # topology and code of a worker that has beaten
-        parts = (self._follow, self._supervise, self._fetch, self._deliver, self._tell_upgraded, self._master, self._publish)
-        self._duties: tuple[Callable[[int], None], ...] = parts
+        duties = (self._follow, self._supervise, self._fetch, self._deliver, self._tell_upgraded, self._master, self._publish)
+        self._duties: tuple[Callable[[int], None], ...] = duties
         self.wish: DesiredState | None = None
         self.stop = False
         self.problem = ""  # why code could not be fetched, or what this host's disk refused
@@ -258,7 +259,7 @@ class SlotSync:
             self._refusals.append(WorkerBeat(found.topology_id, self._slot.node, self._slot.port, now_ms, 0, 0, 0, REFUSED, seen))
 
     def _make_wish(self, now_ms: int) -> DesiredState | None:
-        parts = [part for each in self._assignments.values() if (part := part_of(each, self._slot))]
+        parts = self._parts.among(self._assignments)
         if not parts:
             return None
         running = self.wish.assignment.topology_id if self.wish else ""

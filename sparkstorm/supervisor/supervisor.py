@@ -73,6 +73,22 @@ def part_of(assignment: Assignment, slot: WorkerSlot) -> LocalAssignment | None:
     return LocalAssignment(assignment.topology_id, code.code_key, code.conf_key, placed, assignment.version)
 
 
+class SlotParts:
+    """Parts of one slot; executors are searched once per change: a record that is read again unchanged is the same object."""
+
+    def __init__(self, slot: WorkerSlot) -> None:
+        self._slot = slot
+        self._known: dict[str, tuple[Assignment, LocalAssignment | None]] = {}
+
+    def among(self, assignments: Mapping[str, Assignment]) -> list[LocalAssignment]:
+        """Return the slot's parts of the assignments that it has one in."""
+        known, self._known = self._known, {}
+        for topology_id, found in assignments.items():
+            before = known.get(topology_id)
+            self._known[topology_id] = before if before and before[0] is found else (found, part_of(found, self._slot))
+        return [part for _, part in self._known.values() if part]
+
+
 def local_assignments(
     node: str, assignments: Mapping[str, Assignment], before: Mapping[int, str]
 ) -> tuple[dict[int, LocalAssignment], list[str]]:
