@@ -106,7 +106,7 @@ class LocalCluster:
         self.service = NimbusService(self.storm_state, blobs, self.conf, self.simulation.clock, self._run_until)
         self.nodes = [SimNode(MemoryDisk(f"node{n}"), f"host-node{n}") for n in range(1, supervisors + 1)]
         ports = range(_FIRST_PORT, _FIRST_PORT + slots)
-        self.slots = [SimSlot(self, node, port) for node in self.nodes for port in ports]
+        self.slots = [self._make_slot(node, port) for node in self.nodes for port in ports]
         for slot in self.slots:
             slot.start()
         self._run_until(lambda: len(self.storm_state.supervisor_ids()) == supervisors, 0)
@@ -128,6 +128,9 @@ class LocalCluster:
     def open_session(self, who: str) -> StateStore:
         """A new session on the cluster's tree."""
         return LocalStateStore(self.tree)
+
+    def _make_slot(self, node: SimNode, port: int) -> SimSlot:
+        return SimSlot(self, node, port)
 
     def start_nimbus(self) -> None:
         """Start a Nimbus and a service that reaches it."""
