@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from sparkstorm import __version__
-from sparkstorm.cli import capsules, changes, dead_letters, jobs, logs, monitor, new_project, offline, topologies, upgrades
+from sparkstorm.cli import capsules, changes, dead_letters, hosts, jobs, logs, monitor, new_project, offline, topologies, upgrades
 from sparkstorm.cli.common import FAILED, Verb
 from sparkstorm.errors import SparkStormError
 from sparkstorm.model import compiled
@@ -26,7 +26,7 @@ _WORD = re.compile(r"[\w-]+")
 
 _GROUPS: dict[str, tuple[Any, ...]] = {
     "run": (jobs,),
-    "look": (topologies, monitor, logs),
+    "look": (topologies, hosts, monitor, logs),
     "change": (changes, upgrades),
     "mend": (dead_letters, capsules),
     "without a cluster": (new_project, offline),

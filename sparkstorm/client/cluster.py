@@ -21,7 +21,7 @@ from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.config import Conf
 from sparkstorm.errors import NotAliveError, ReadOnlyConnectionError
-from sparkstorm.model.assignment import TopologySummary
+from sparkstorm.model.assignment import SupervisorInfo, TopologySummary, WorkerSlot
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.requests import topology_name
 from sparkstorm.model.status import TopologyStatus
@@ -112,8 +112,16 @@ class ClusterClient:
 
     def slots(self) -> dict[str, int]:
         """Return the number of slots by node."""
+        return {info.supervisor_id: len(info.ports) for info in self.supervisors()}
+
+    def supervisors(self) -> list[SupervisorInfo]:
+        """Return the living supervisors: their hosts, ports and heartbeats."""
         infos = [self.state.read_supervisor(each) for each in self.state.supervisor_ids()]
-        return {info.supervisor_id: len(info.ports) for info in infos if info is not None}
+        return [info for info in infos if info is not None]
+
+    def used_slots(self) -> set[WorkerSlot]:
+        """Return the slots that topologies are assigned to."""
+        return {slot for each in self.state.read_assignments().values() for slot in each.slot_by_executor.values()}
 
     def problems(self) -> dict[str, str]:
         """Return problems by topology id or name, "scheduler", "blacklist" or "turn"; those of one are joined by "; "."""

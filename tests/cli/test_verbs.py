@@ -136,6 +136,11 @@ def test_a_life(words: TopologyHandle, cluster: ClusterClient, capsys: pytest.Ca
     done = said(capsys, "rebalance", "words", "--workers", "2", "--wait", "0", "--yes")
     assert done.startswith(plan) and done.endswith(f"{words.topology_id} is rebalanced\n") and len(words.slots()) == 2
 
+    listed = said(capsys, "hosts").splitlines()
+    assert listed[0].split()[:5] == ["host", "rack", "slots", "used", "free"]
+    assert listed[1].split()[:5] == ["host", "-", "4", "2", "2"] and listed[1].endswith("node-1, node-2")
+    assert read(capsys, "hosts")["hosts"][0]["nodes"] == ["node-1", "node-2"]
+
     slot = str(min(words.slots(), key=str))
     assert f"worker {slot} of words-" in said(capsys, "restart", "words", "--worker", slot)
     assert read(capsys, "restart", "words")["worker"] is None
