@@ -1,0 +1,149 @@
+"""Health of a topology over a time: load of each task, and the components at fault, ranked. PURE.
+
+Shares are of the time between two records of the same worker. A worker whose record did not change is left out: it may be
+idle, or inside one long call, and its record cannot tell which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from sparkstorm.insight.audit import EdgeAudit
+from sparkstorm.worker.counting.loop_time import PAUSES
+from sparkstorm.worker.progress import Progress, TaskCounts
+
+_SLOW = 0.8  # busy share; at 0.4 a task that keeps up would be called slow, at 1.0 hardly any ever would
+_HELD = 0.1  # paused share; half of it is the noise of a pause between two commits
+_FAULTY = 0.01  # failed or late inputs per executed one
+_SKEW = 1.5  # times the mean of its component; at 2 no component of two tasks could have one, at 1.2 chance would
+
+
+class Fault(StrEnum):
+    """Kind of fault, the gravest first."""
+
+    LEAKING = "leaking"
+    FAILING = "failing"
+    SLOW = "slow"
+    SKEWED = "skewed"
+    LATE = "late"
+    HELD_BACK = "held back"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLoad:
+    """One task over a time: shares of it (0 to 1), and inputs per second."""
+
+    task: int
+    component: str
+    slot: str
+    busy: float
+    executed_per_s: float
+    emitted_per_s: float
+    failed: int = 0
+    late: int = 0
+    executed: int = 0
+    paused: Mapping[str, float] = field(default_factory=dict)  # by cause
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """A component at fault, and a sentence that says why."""
+
+    fault: Fault
+    component: str
+    sentence: str
+
+
+def loads(before: Mapping[str, Progress], after: Mapping[str, Progress]) -> tuple[TaskLoad, ...]:
+    """Return the load of each task from two readings of the owners' records, by task."""
+    found = {}
+    for slot, new in after.items():
+        old = before.get(slot)
+        elapsed_ms = new.now_ms - old.now_ms if old is not None else 0
+        if old is None or elapsed_ms <= 0:
+            continue
+        for task, counts in new.counts_by_task.items():
+            since = old.counts_by_task.get(task, TaskCounts(counts.component))
+            if counts.token == max(each.counts_by_task[task].token for each in after.values() if task in each.counts_by_task):
+                found[task] = _load(task, slot, since, counts, elapsed_ms)
+    return tuple(found[task] for task in sorted(found))
+
+
+def _load(task: int, slot: str, old: TaskCounts, new: TaskCounts, elapsed_ms: int) -> TaskLoad:
+    def grown(name: str) -> int:
+        return int(getattr(new, name)) - int(getattr(old, name))
+
+    paused = {cause: grown(f"{cause}_us") / 1000 / elapsed_ms for cause in PAUSES}
+    return TaskLoad(
+        task,
+        new.component,
+        slot,
+        grown("busy_us") / 1000 / elapsed_ms,
+        1000 * grown("executed") / elapsed_ms,
+        1000 * grown("emitted") / elapsed_ms,
+        grown("failed") + grown("retried"),
+        grown("late"),
+        grown("executed"),
+        {cause: share for cause, share in paused.items() if share},
+    )
+
+
+def culprits(of: Iterable[TaskLoad], edges: Iterable[EdgeAudit] = ()) -> tuple[Culprit, ...]:
+    """Return the components at fault, the gravest first, of equal ones the busiest."""
+    by_component: dict[str, list[TaskLoad]] = {}
+    for load in of:
+        by_component.setdefault(load.component, []).append(load)
+    found = [
+        Culprit(Fault.LEAKING, edge.receiver, f"{edge.sender}/{edge.stream} to {edge.receiver}: {edge.fault}")
+        for edge in edges
+        if edge.fault
+    ]
+    busiest = max((load for each in by_component.values() for load in each), key=lambda load: load.busy, default=None)
+    for component, tasks in by_component.items():
+        found += _of_component(component, tasks, busiest)
+    order = list(Fault)
+    most_busy = {component: max(load.busy for load in tasks) for component, tasks in by_component.items()}
+    return tuple(sorted(found, key=lambda each: (order.index(each.fault), -most_busy.get(each.component, 0.0), each.component)))
+
+
+def _of_component(component: str, tasks: Sequence[TaskLoad], busiest: TaskLoad | None) -> list[Culprit]:
+    found = []
+    executed, failed, late = (sum(values) for values in zip(*((t.executed, t.failed, t.late) for t in tasks), strict=True))
+    if failed and failed >= _FAULTY * executed:
+        what = f"{failed:,} of {executed:,} executed inputs failed" if executed else f"{failed:,} trees failed"
+        found.append(Culprit(Fault.FAILING, component, f"{component}: {what}"))
+    if late and late >= _FAULTY * executed:
+        found.append(Culprit(Fault.LATE, component, f"{component}: {late:,} of {executed:,} inputs came too late"))
+    most = max(tasks, key=lambda load: load.busy)
+    if most.busy >= _SLOW:
+        found.append(Culprit(Fault.SLOW, component, f"{component} is {most.busy:.0%} busy on {most.slot} (task {most.task})"))
+    fullest = max(tasks, key=lambda load: load.executed)
+    if executed and len(tasks) > 1 and fullest.busy >= _SLOW and fullest.executed * len(tasks) >= _SKEW * executed:
+        share = fullest.executed / executed
+        found.append(Culprit(Fault.SKEWED, component, f"task {fullest.task} of {component} executes {share:.0%} of its inputs"))
+    held = max(((share, cause) for load in tasks for cause, share in load.paused.items()), default=(0.0, ""))
+    if held[0] >= _HELD:
+        is_by_load = held[1] in ("pending", "backlog") and busiest is not None and busiest.component != component
+        whom = f", behind {busiest.component}" if is_by_load and busiest is not None else ""
+        found.append(Culprit(Fault.HELD_BACK, component, f"{component} is held back {held[0]:.0%} of the time ({held[1]}){whom}"))
+    return found
+
+
+def sentence(name: str, of: Sequence[TaskLoad], p99_ms: float | None, found: Sequence[Culprit]) -> str:
+    """Return the health of a topology in one sentence."""
+    per_s = sum(load.executed_per_s for load in of)
+    latency = "" if p99_ms is None else f", p99 {p99_ms:,.0f} ms"
+    busiest = max(of, key=lambda load: load.busy, default=None)
+    slowest = "" if busiest is None else f"; slowest part {busiest.component}, {busiest.busy:.0%} busy on {busiest.slot}"
+    if not found:
+        return f"{name} keeps up: {_short(per_s)} tuples/s{latency}{slowest}"
+    return f"{name} does not run well: {found[0].sentence}; {_short(per_s)} tuples/s{latency}"
+
+
+def _short(number: float) -> str:
+    for size, unit in ((1e6, " M"), (1e3, " k")):
+        if number >= size:
+            return f"{number / size:.1f}{unit}"
+    return f"{number:.0f}"
