@@ -271,33 +271,17 @@ def _size(value: Any) -> int:
 
 
 def fast_emit(emitter: Emitter) -> Callable[..., None]:
-    """`emitter.emit`, with the usual case of one subscriber of the default stream written out: in C, else for one value.
+    """Return `emitter.emit`, with the usual case (one subscriber of the default stream) in the compiled core.
 
-    Tested equal to the plain way; it is what a word of a word count costs.
+    The core calls `emitter.emit` for every other case, so that checks and errors exist once.
     """
     route = emitter.routes.get(DEFAULT_STREAM)
-    if route is None or route.pick is None or route.is_direct or emitter.is_strict:
+    if core is None or route is None or route.pick is None or route.is_direct or emitter.is_strict:
         return emitter.emit
-    if core is not None:
-        made: Callable[..., None] = core.Emit(
-            emitter, emitter.roots_slot, emitter.log, route.pick, route.source, route.width, DEFAULT_STREAM, emitter.emit
-        )
-        return made
-    if route.width != 1:
-        return emitter.emit
-    pick, source, log_row, scalars, plain = route.pick, route.source, emitter.log.append, SCALARS, emitter.emit
-
-    def emit(values: Any, stream: str = DEFAULT_STREAM) -> None:
-        if type(values) is list:
-            values = tuple(values)
-        if stream == DEFAULT_STREAM and type(values) is tuple and len(values) == 1 and type(values[0]) in scalars:
-            rows = pick(values)
-            rows.append((values, emitter.roots, source))
-            log_row(rows)
-        else:
-            plain(values, stream)
-
-    return emit
+    made: Callable[..., None] = core.Emit(
+        emitter, emitter.roots_slot, emitter.log, route.pick, route.source, route.width, DEFAULT_STREAM, emitter.emit
+    )
+    return made
 
 
 def build_routes(

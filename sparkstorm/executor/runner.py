@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from operator import length_hint
-from sys import getrefcount
 from typing import Any, Protocol
 
 from sparkstorm.api.components import BasicBolt
@@ -90,6 +88,51 @@ class BasicCollector:
         self._report(report_of(error, self._emitter.component, self._task))
 
 
+def _run_rows(
+    rows: list[Row],
+    place: int,
+    execute: Callable[..., Any],
+    collector: BasicCollector,
+    emitter: Emitter,
+    log: list[Any],
+    undo: list[Any],
+    marks: list[Any],
+    kind: type[Tuple],
+) -> None:
+    """Execute rows from `place` on; where one raises, `marks` has its place and the lengths of log and undo before it.
+
+    Twin of the core's `run_rows`, which saves the object: it uses one tuple for all rows unless user code keeps it.
+    """
+    for at in range(place, len(rows)):
+        values, roots, source = rows[at]
+        emitter.roots = roots
+        marks[:] = at, len(log), len(undo)
+        execute(kind(values, roots, source), collector)
+
+
+def _run_values(
+    values: Iterator[Any],
+    source: Source,
+    execute: Callable[..., Any],
+    collector: BasicCollector,
+    emitter: Emitter,
+    log: list[Any],
+    undo: list[Any],
+    marks: list[Any],
+    kind: type[Tuple],
+) -> None:
+    """Execute values of one source; where a call raises, `marks` has them first, where `values` itself does, None.
+
+    Twin of the core's `run_values`.
+    """
+    emitter.roots = 0
+    for row in values:
+        marks[:] = row, len(log), len(undo)
+        execute(kind(row, 0, source), collector)
+        undo.clear()
+        marks[0] = None
+
+
 class BasicRunner:
     """Runs a BasicBolt over rows: an input is done when execute returns."""
 
@@ -108,55 +151,15 @@ class BasicRunner:
 
     def execute_rows(self, rows: Sequence[Row]) -> list[tuple[int, Failure]]:
         """Execute every row; return the places of the failed ones, which leave no other trace, and why."""
-        if core is not None:
-            return self._execute_compiled(rows if type(rows) is list else list(rows))
         failures: list[tuple[int, Failure]] = []
-        emitter, collector, execute = self._emitter, self._collector, self.bolt.execute
-        log, undo = emitter.log, self._state.undo if self._state is not None else emitter.log
-        mark = undo_mark = 0
-        has_outputs = bool(emitter.routes)
-        rest = iter(rows)
-        tup = Tuple((), 0, _NO_SOURCE)
-        ours_alone = getrefcount(tup)  # one object for all rows, unless user code keeps it: making one costs as much as a call
-        while True:
-            try:
-                if has_outputs:
-                    for values, roots, source in rest:
-                        if getrefcount(tup) != ours_alone:
-                            tup = Tuple(values, roots, source)
-                        else:
-                            tup.values = values
-                            tup.roots = roots
-                            tup.source = source
-                        emitter.roots = roots
-                        mark = len(log)
-                        undo_mark = len(undo)
-                        execute(tup, collector)
-                else:
-                    for values, roots, source in rest:
-                        if getrefcount(tup) != ours_alone:
-                            tup = Tuple(values, roots, source)
-                        else:
-                            tup.values = values
-                            tup.roots = roots
-                            tup.source = source
-                        undo_mark = len(undo)
-                        execute(tup, collector)
-                return failures
-            except USER_ERRORS as error:
-                emitter.roll_back(mark)
-                if self._state is not None:
-                    self._state.roll_back(undo_mark)
-                failures.append((len(rows) - length_hint(rest) - 1, failure_of(error)))
-
-    def _execute_compiled(self, rows: list[Row]) -> list[tuple[int, Failure]]:
-        failures: list[tuple[int, Failure]] = []
+        run = _run_rows if core is None else core.run_rows
+        every = rows if type(rows) is list else list(rows)
         emitter, state, execute = self._emitter, self._state, self.bolt.execute
         undo = state.undo if state is not None else emitter.log
         marks, place = [0, 0, 0], 0
-        while place < len(rows):
+        while place < len(every):
             try:
-                core.run_rows(rows, place, execute, self._collector, emitter, emitter.log, undo, marks, Tuple)
+                run(every, place, execute, self._collector, emitter, emitter.log, undo, marks, Tuple)
                 return failures
             except USER_ERRORS as error:
                 place, mark, undo_mark = marks
@@ -175,7 +178,7 @@ class BasicRunner:
         """
         failures: list[FailedInput] = []
         marks: list[Any] = [None, 0, 0]  # values and lengths of log and undo where a call raised
-        run = self._execute_values if core is None else core.run_values
+        run = _run_values if core is None else core.run_values
         emitter, undo = self._emitter, self._state.undo if self._state is not None else list[Any]()
         undo.clear()
         while True:
@@ -190,35 +193,6 @@ class BasicRunner:
                     self._state.roll_back(0)
                 failures.append((Tuple(marks[0], 0, source), failure_of(error)))
                 marks[0] = None
-
-    @staticmethod
-    def _execute_values(
-        values: Iterator[Any],
-        source: Source,
-        execute: Callable[..., Any],
-        collector: BasicCollector,
-        emitter: Emitter,
-        log: list[Any],
-        undo: list[Any],
-        marks: list[Any],
-        kind: type[Tuple],
-    ) -> None:
-        emitter.roots, mark = 0, len(log)
-        row: tuple[Any, ...] | None = None
-        tup = kind((), 0, source)
-        ours_alone = getrefcount(tup)
-        try:
-            for row in values:
-                if getrefcount(tup) != ours_alone:
-                    tup = kind((), 0, source)
-                tup.values = row
-                mark = len(log)
-                execute(tup, collector)
-                undo.clear()  # a short list stays in the processor's caches
-                row = None
-        except USER_ERRORS:
-            marks[:2] = row, mark
-            raise
 
     def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
         """Inputs of a run that wait for an ack: none."""

@@ -10,7 +10,6 @@ from datetime import date, datetime
 from decimal import Decimal
 from itertools import chain
 from operator import itemgetter
-from sys import getrefcount
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -148,22 +147,15 @@ class MemoryState:
         if min(times) < floor or max(times) > last:
             return None
         new: list[Any] = []
-        tup = Tuple(*rows[0])
-        ours_alone = getrefcount(tup)  # one object for all rows, unless user code keeps it
-        for at, key, (tup_values, roots, _) in zip(times, keys, rows, strict=True):
-            if getrefcount(tup) != ours_alone:
-                tup = Tuple(tup_values, roots, source)
-            else:
-                tup.values = tup_values
-                tup.roots = roots
+        for at, key, row in zip(times, keys, rows, strict=True):
             place = ("a", at - at % length, key)
             former = data.get(place, MISSING)
             if former is MISSING:
                 self._check_key(place)
                 new.append(place)
-                value = fold(initial(), tup)
+                value = fold(initial(), Tuple(*row))
             else:
-                value = fold(former if type(former) in SCALARS else normalise(former), tup)
+                value = fold(former if type(former) in SCALARS else normalise(former), Tuple(*row))
             if type(value) not in unchecked:
                 value = normalise(value)
             undo += (place, former, value)
