@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparkstorm.acking import DictLedger, Pending, TableLedger
-
-Ledger = DictLedger | TableLedger
+from sparkstorm.acking import DictLedger, Ledger, Pending, TableLedger
+from sparkstorm.model import compiled
 
 
 class Batch(NamedTuple):
@@ -103,7 +102,8 @@ def _subjects() -> Iterator[Subject]:
     for journalled in (False, True):
         note = " + journal" if journalled else ""
         yield Subject(f"dict twin{note}", DictLedger(), True, journalled)
-        yield Subject(f"table{note}", TableLedger(), False, journalled)
+        if compiled.core is not None:
+            yield Subject(f"table{note}", TableLedger(), False, journalled)
 
 
 def measure_throughput(pending: int, rounds: int, rows: int, updates: bool) -> None:

@@ -1,6 +1,6 @@
 """Message tracking (Storm's acker): ledgers of open tuple trees, and a spout's pending messages. PURE.
 
-The algorithm, in `ledger.DictLedger.apply`; `table_ledger.TableLedger` is its fast twin and is tested equal to it:
+The algorithm, in `ledger.DictLedger.apply`; `table_ledger.TableLedger`, its twin in the compiled core, is tested equal to it:
 
     A tuple tree has a root id. Each tuple that crosses to another task is an edge with a random 64-bit id.
     init(root, value, spout task)   the spout emitted: value is the XOR of the edges it made
@@ -20,14 +20,16 @@ from sparkstorm.acking.batch import Settled
 from sparkstorm.acking.ledger import DictLedger
 from sparkstorm.acking.pending import Completion, Outcome, Pending
 from sparkstorm.acking.pending_limit import AdaptiveLimit
-from sparkstorm.acking.table_ledger import TableLedger
+from sparkstorm.acking.table_ledger import Ledger, TableLedger, new_ledger
 
 __all__ = [
     "AdaptiveLimit",
     "Completion",
     "DictLedger",
+    "Ledger",
     "Outcome",
     "Pending",
     "Settled",
     "TableLedger",
+    "new_ledger",
 ]

@@ -27,6 +27,10 @@ _MAGIC = b"AL"
 _VERSION = 1
 _DELTA, _SNAPSHOT = 0, 1
 _PUT_BYTES, _REMOVED_BYTES = 8 + 8 + 4 + 1, 8
+DELTA_HEAD = _HEADER.pack(_MAGIC, _VERSION, _DELTA, 0, 0)[:4]
+"""What a delta begins with; the compiled core writes the rest of it (`take_delta`)."""
+NO_DELTA = _HEADER.size
+"""Bytes of a delta of no rows."""
 
 
 class Entries(NamedTuple):
@@ -56,19 +60,6 @@ def pack_delta(put: Entries, removed: Roots) -> bytes:
     if not len(put.roots) and not len(removed):
         return b""
     return _pack(_DELTA, put, removed)
-
-
-def pack_rows(
-    roots: list[int], values: list[int], tasks: list[int], flags: list[int], removed: list[int]
-) -> bytes:  # fmt: skip
-    """The same bytes as `pack_delta`, from lists: for the few changes of a small epoch."""
-    puts, removals = len(roots), len(removed)
-    if not puts and not removals:
-        return b""
-    header = _HEADER.pack(_MAGIC, _VERSION, _DELTA, puts, removals)
-    return header + struct.pack(
-        f"<{puts}Q{puts}Q{puts}i{puts}B{removals}Q", *roots, *values, *tasks, *flags, *removed
-    )  # fmt: skip
 
 
 def pack_snapshot(entries: Entries) -> bytes:

@@ -45,7 +45,7 @@ class _Entry:
 
 
 class DictLedger:
-    """The ledger as a dict of records: the words of the seed, and the twin that the fast one is tested against."""
+    """The ledger as a dict of records: what runs without the compiled core, and the twin of its table (`TableLedger`)."""
 
     __slots__ = ("_changed", "_entries", "_generation", "_removed", "_stored")
 

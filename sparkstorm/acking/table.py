@@ -1,4 +1,9 @@
-"""Arrays of an open-addressing table, 21 bytes a place: growth, shrinking, removal of dead places."""
+"""Arrays of an open-addressing table, 21 bytes a place: growth, shrinking, removal of dead places.
+
+The alternative, a dict of records (`DictLedger`), takes several times the memory: `benchmarks/acker.py` measures both.
+Search and insertion are the compiled core's (`model/_ledger.c`): a root goes to the first free place from its home on.
+A place is empty (id 0), buried (id -1, left by removals in bulk) or holds a root.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparkstorm.acking.batch import Longs, Tasks
-from sparkstorm.acking.columns import find_roots, insert_roots, lay_out
 from sparkstorm.acking.journal import FAILED, Entries
-from sparkstorm.acking.kernels import (
-    BURIED,
-    CHANGED,
-    CHANGED_BIT,
-    COUNTERS,
-    FAILED_BIT,
-    LIVE,
-    NEWEST,
-    REMOVED,
-    STORED_BIT,
-    UNKNOWN_TASK,
-    USED,
-)
+from sparkstorm.model.compiled import core
+
+BURIED = -1
+LIVE, USED, NEWEST, CHANGED, REMOVED, CANDIDATES, ACKED, FAILED_COUNT = range(8)
+"""Places of the counters: used = live + buried, newest = current bucket, the others are lengths of logs and results."""
+_COUNTERS = 8
+
+BUCKET_BITS, FAILED_BIT, CHANGED_BIT, STORED_BIT = 3, 4, 8, 16
+"""Flags of a root: its bucket (0-2), a fail was seen, changed since the last delta, known to the journal."""
 
 _LEAST_PLACES = 64
 _FULL, _REFILL = 0.85, 0.5
@@ -51,10 +51,10 @@ class Table:
     arrays: Any
     """Ids, values, tasks, flags, counters, changed, removed."""
     views: Any
-    """The same as memoryviews, in the order in which the kernels take them: what plain loops read fastest."""
+    """The same as memoryviews, in the order in which the core takes them: cheaper to pass, and to read one number of."""
 
     def __init__(self) -> None:
-        self.counters = np.zeros(COUNTERS, np.int64)
+        self.counters = np.zeros(_COUNTERS, np.int64)
         self.removed = np.empty(_LEAST_PLACES, np.int64)
         none = np.empty(0, np.int64)
         self._lay_out(none, none, np.empty(0, np.int32), np.empty(0, np.uint8), 0)
@@ -63,6 +63,12 @@ class Table:
     def nbytes(self) -> int:
         """All that is allocated, logs included."""
         return sum(int(array.nbytes) for array in self.arrays)
+
+    def find(self, roots: Longs) -> Longs:
+        """Return the place of each root (1 or more), -1 where there is none."""
+        at = np.empty(len(roots), np.int64)
+        core.find_roots(self.ids, roots, at)
+        return at
 
     def live_places(self) -> Longs:
         """Places that hold a root."""
@@ -81,7 +87,8 @@ class Table:
 
     def _lay_out(self, roots: Longs, values: Longs, tasks: Tasks, flags: NDArray[np.uint8], expected: int) -> None:
         places = max(_LEAST_PLACES, int((len(roots) + expected) / _REFILL) + 1)
-        self.ids, at = lay_out(roots, places)
+        self.ids, at = np.zeros(places, np.int64), np.empty(len(roots), np.int64)
+        core.insert_roots(self.ids, roots, at)
         self.values, self.tasks = np.empty(places, np.int64), np.empty(places, np.int32)
         self.flags = np.zeros(places, np.uint8)
         self.values[at], self.tasks[at], self.flags[at] = values, tasks, flags
@@ -107,40 +114,6 @@ class Table:
         self.counters[CHANGED] = self.counters[REMOVED] = 0
         self._lay_out(entries.roots.view(np.int64), entries.values.view(np.int64), entries.tasks, flags, 0)
 
-    def touch(self, roots: Longs) -> Longs:
-        """The place of each root, made where there was none, all noted as changed."""
-        at = find_roots(self.ids, roots)
-        missing = np.flatnonzero(at < 0)
-        if len(missing):
-            if self.counters[USED] + len(missing) > self.limit:
-                self.grow(len(missing))
-                at = find_roots(self.ids, roots)
-            at[missing] = self._insert(roots.take(missing))
-        self._note_changes(roots, at)
-        return at
-
-    def _insert(self, roots: Longs) -> Longs:
-        at = insert_roots(self.ids, roots)
-        # Of several rows with one root the last writer's number stays: one match per new place.
-        rank = np.arange(len(at))
-        self.values[at] = rank
-        distinct = int(np.count_nonzero(self.values.take(at) == rank))
-        self.values[at], self.tasks[at], self.flags[at] = 0, UNKNOWN_TASK, self.counters[NEWEST]
-        self.counters[LIVE] += distinct
-        self.counters[USED] += distinct
-        return at
-
-    def _note_changes(self, roots: Longs, at: Longs) -> None:
-        first = np.flatnonzero((self.flags.take(at) & CHANGED_BIT) == 0)
-        if not len(first):
-            return
-        self.flags[at.take(first)] |= CHANGED_BIT
-        begin = int(self.counters[CHANGED])
-        end = begin + len(first)
-        if end <= len(self.changed):
-            self.changed[begin:end] = roots.take(first)
-        self.counters[CHANGED] = end
-
     def bury(self, at: Longs) -> None:
         """Remove what is in these distinct places; the places stay used until the next layout."""
         stored = at[(self.flags.take(at) & STORED_BIT) != 0]
@@ -161,14 +134,11 @@ class Table:
         self.removed = longer
         self._expose()
 
-    def take_removed(self) -> Longs:
-        """Removed roots that the journal knows, once; a log that had grown long is given back."""
-        removed = self.removed[: int(self.counters[REMOVED])].copy()
-        self.counters[REMOVED] = 0
+    def give_back(self) -> None:
+        """Free the log of removed roots, which is empty, when it had grown long."""
         if len(self.removed) > len(self.changed):
             self.removed = np.empty(_LEAST_PLACES, np.int64)
             self._expose()
-        return removed
 
     def entries_at(self, at: Longs) -> Entries:
         """The rows in these places, as the journal writes them."""
@@ -177,12 +147,3 @@ class Table:
             self.ids.take(at).view(np.uint64), self.values.take(at).view(np.uint64), self.tasks.take(at),
             np.where(failed, FAILED, 0).astype(np.uint8),
         )  # fmt: skip
-
-    def changed_places(self) -> Longs:
-        """Distinct places of roots that changed since the last delta and still exist."""
-        logged = int(self.counters[CHANGED])
-        if logged > len(self.changed):
-            return np.flatnonzero(((self.flags & CHANGED_BIT) != 0) & (self.ids > 0))
-        at = find_roots(self.ids, self.changed[:logged])
-        at = np.unique(at[at >= 0])
-        return at.compress((self.flags.take(at) & CHANGED_BIT) != 0)

@@ -16,11 +16,14 @@ from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.run import Run, Signals, StoppedError
 from sparkstorm.embedded.stores import not_configured
 from sparkstorm.errors import SlotsUnavailableError
+from sparkstorm.model import compiled
 
 
 def run_in_own_cluster(run: Run, job: JobFile) -> int:
     """Start a cluster for this run alone; Ctrl-C and SIGTERM drain and stop it, a second one ends it at once."""
     run.console.say(starting_text(f"topology '{job.name}'", not_configured(job.conf)))
+    if compiled.core is None:  # slower than the compiled core, which is what runs unsaid
+        run.console.say(f"row path: {compiled.description}")
     with Signals(lambda: interrupt(run)), spark_may_end(lambda: run.has_begun):
         try:
             with Cluster.open(job.conf, say=run.console.say) as cluster:

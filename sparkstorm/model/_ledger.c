@@ -1,9 +1,13 @@
-/* Compiled loops of the acker's table; twins in acking/kernels.py, whose names and laws these are. */
+/* The acker's table (acking/table.py): search, one batch of messages, layout, what changed. Twin: the dict of acking/ledger.py. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
+
+#if PY_BIG_ENDIAN
+#error "the journal's columns are little-endian: plain Python writes them on this machine"
+#endif
 
 enum { EMPTY = 0, BURIED = -1, UNKNOWN_TASK = -1 };
 enum { LIVE, USED, NEWEST, CHANGED, REMOVED, CANDIDATES, ACKED, FAILED, COUNTERS };
@@ -73,15 +77,6 @@ take_table(Table *t, const Py_buffer *b, int64_t limit)
         PyErr_SetString(PyExc_ValueError, "a limit that leaves no place of a table empty");
     else
         return 1;
-    return 0;
-}
-
-static int
-is_log(const Py_buffer *column)
-{
-    if (has_numbers(column, 8, -1))
-        return 1;
-    PyErr_SetString(PyExc_ValueError, "the columns of a table are no columns of numbers");
     return 0;
 }
 
@@ -243,7 +238,8 @@ is_legal(const Py_buffer *b)
            is_within(&b[3], 1, INT64_MAX) && is_within(&b[4], 0, INT64_MAX) && is_within(&b[5], 1, INT64_MAX);
 }
 
-/* apply_batch of the twin; -1 and nothing applied when a number is out of range. */
+/* Rows done from `start` on, fewer than all at the table's limit: grow it and call again from there; -1 and nothing applied when a number
+   is out of range. Acked roots fill the results from the front, failed ones from the back. */
 static PyObject *
 apply_batch(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
@@ -352,81 +348,135 @@ apply_few(PyObject *module, PyObject *const *args, Py_ssize_t count)
                          list_of(tasks + rows - failed, failed));
 }
 
-/* collect_changes of the twin for few changes: lists of roots, values, tasks and flags. */
-static PyObject *
-collect_few(PyObject *module, PyObject *const *args, Py_ssize_t count)
+/* Places of the roots that a journal's delta has to put, as many as returned, and their mark of a change cleared; -1 with an error. */
+static int64_t
+take_changed(Table *t, int64_t *places)
 {
-    Py_buffer b[5];
-    int64_t found[4][FEW], rows = 0;
-    if (count != 6) {
-        PyErr_SetString(PyExc_TypeError, "collect_few takes 5 columns and a number");
-        return NULL;
+    int64_t found = 0;
+    if (t->counters[CHANGED] > t->changed_size) { /* the log overflowed: every flag is looked at, eight at once */
+        for (int64_t from = 0; from < t->places; from += 8) {
+            int64_t end = from + 8 < t->places ? from + 8 : t->places;
+            uint64_t eight = 0;
+            memcpy(&eight, t->flags + from, (size_t)(end - from));
+            for (eight &= CHANGED_BIT * 0x0101010101010101u; eight != 0; eight &= eight - 1) {
+                int64_t at = from + __builtin_ctzll(eight) / 8;
+                if (t->ids[at] > 0)
+                    places[found++] = at;
+            }
+        }
     }
-    int64_t changes = PyLong_AsLongLong(args[5]);
-    if (PyErr_Occurred() || take_buffers(args, b, 5, 8) < 0)
-        return NULL;
-    const int64_t *changed = b[4].buf;
-    uint8_t *flags = b[3].buf;
-    int is_table = are_places(b) && is_log(&b[4]), is_room = is_table && 0 <= changes && changes <= FEW && changes <= b[4].len / 8;
-    for (int64_t row = 0; is_room && row < changes; row++) {
-        int64_t at = place_of(b[0].buf, b[0].len / 8, changed[row]);
-        if (at == FULL && refuse_full())
-            break;
-        if (at < 0 || !(flags[at] & CHANGED_BIT))
-            continue;
-        flags[at] = (uint8_t)((flags[at] & ~CHANGED_BIT) | STORED_BIT);
-        found[0][rows] = ((const int64_t *)b[0].buf)[at];
-        found[1][rows] = ((const int64_t *)b[1].buf)[at];
-        found[2][rows] = ((const int32_t *)b[2].buf)[at];
-        found[3][rows++] = flags[at] & FAILED_BIT ? 1 : 0;
-    }
-    release(b, 5);
-    if (PyErr_Occurred())
-        return NULL;
-    if (!is_room)
-        return PyErr_Format(PyExc_ValueError, "%lld changes are not few", (long long)changes);
-    return Py_BuildValue("NNNN", list_of(found[0], rows), list_of(found[1], rows), list_of(found[2], rows), list_of(found[3], rows));
+    else
+        for (int64_t row = 0; row < t->counters[CHANGED]; row++) {
+            int64_t at = place_of(t->ids, t->places, t->changed[row]);
+            if (at == FULL)
+                return refuse_full();
+            if (at >= 0 && t->ids[at] > 0 && t->flags[at] & CHANGED_BIT) { /* once: a root that came again is in the log twice */
+                t->flags[at] &= (uint8_t)~CHANGED_BIT;
+                places[found++] = at;
+            }
+        }
+    return found;
 }
 
-/* collect_changes of the twin. */
-static PyObject *
-collect_changes(PyObject *module, PyObject *const *args, Py_ssize_t count)
+/* A delta as acking/journal.py has it: two counts, roots, values, tasks and flags of what is put, then the removed roots. */
+static void
+write_changes(Table *t, const int64_t *places, int64_t found, char *out)
 {
-    Py_buffer b[9];
-    PyObject *columns[9];
-    if (count != 10) {
-        PyErr_SetString(PyExc_TypeError, "collect_changes takes 5 columns, a number and 4 columns");
+    uint32_t counts[2] = {(uint32_t)found, (uint32_t)t->counters[REMOVED]};
+    memcpy(out, counts, 8);
+    out += 8;
+    char *values = out + 8 * found, *tasks = values + 8 * found, *flags = tasks + 4 * found;
+    for (int64_t row = 0; row < found; row++) {
+        int64_t at = places[row];
+        memcpy(out + 8 * row, &t->ids[at], 8);
+        memcpy(values + 8 * row, &t->values[at], 8);
+        memcpy(tasks + 4 * row, &t->tasks[at], 4);
+        flags[row] = t->flags[at] & FAILED_BIT ? 1 : 0;
+        t->flags[at] = (uint8_t)((t->flags[at] & ~CHANGED_BIT) | STORED_BIT);
+    }
+    memcpy(flags + found, t->removed, 8 * (size_t)t->counters[REMOVED]);
+    t->counters[CHANGED] = t->counters[REMOVED] = 0;
+}
+
+/* The bytes given (a delta's head) and the delta; the logs of changed and removed roots are empty after. */
+static PyObject *
+take_delta(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer b[7];
+    if (count != 8 || !PyBytes_Check(args[7])) {
+        PyErr_SetString(PyExc_TypeError, "take_delta takes the 7 columns of a table and bytes");
         return NULL;
     }
-    int64_t changes = PyLong_AsLongLong(args[5]), found = 0;
-    memcpy(columns, args, 5 * sizeof(PyObject *));
-    memcpy(columns + 5, args + 6, 4 * sizeof(PyObject *));
-    if (PyErr_Occurred() || take_buffers(columns, b, 9, 0x1E8) < 0)
+    if (take_buffers(args, b, 7, 0x7F) < 0)
         return NULL;
-    const int64_t *ids = b[0].buf, *values = b[1].buf, *changed = b[4].buf;
-    const int32_t *tasks = b[2].buf;
-    uint8_t *flags = b[3].buf;
-    int is_room = are_places(b) && is_log(&b[4]) && has_numbers(&b[5], 8, -1) && has_numbers(&b[6], 8, -1) && has_numbers(&b[7], 4, -1) &&
-                  0 <= changes && changes <= b[4].len / 8 && changes <= b[5].len / 8 && changes <= b[6].len / 8 &&
-                  changes <= b[7].len / 4 && changes <= b[8].len;
-    for (int64_t row = 0; is_room && row < changes; row++) {
-        int64_t at = place_of(ids, b[0].len / 8, changed[row]);
-        if (at == FULL && refuse_full())
-            break;
-        if (at < 0 || !(flags[at] & CHANGED_BIT))
-            continue;
-        flags[at] = (uint8_t)((flags[at] & ~CHANGED_BIT) | STORED_BIT);
-        ((int64_t *)b[5].buf)[found] = ids[at];
-        ((int64_t *)b[6].buf)[found] = values[at];
-        ((int32_t *)b[7].buf)[found] = tasks[at];
-        ((uint8_t *)b[8].buf)[found++] = flags[at] & FAILED_BIT ? 1 : 0;
+    Table t;
+    PyObject *body = NULL;
+    int64_t *places = NULL, found = -1;
+    if (take_table(&t, b, 0)) {
+        int64_t most = t.counters[CHANGED] > t.changed_size ? t.places : t.counters[CHANGED];
+        places = PyMem_Malloc(8 * (size_t)(most + 1));
+        found = places == NULL ? -1 : take_changed(&t, places);
+        if (places == NULL)
+            PyErr_NoMemory();
     }
-    release(b, 9);
+    if (found >= 0) {
+        Py_ssize_t head = PyBytes_GET_SIZE(args[7]);
+        body = PyBytes_FromStringAndSize(NULL, head + 8 + found * 21 + 8 * t.counters[REMOVED]);
+        if (body != NULL) {
+            memcpy(PyBytes_AS_STRING(body), PyBytes_AS_STRING(args[7]), (size_t)head);
+            write_changes(&t, places, found, PyBytes_AS_STRING(body) + head);
+        }
+        else
+            for (int64_t row = 0; row < found; row++)
+                t.flags[places[row]] |= CHANGED_BIT; /* nothing was taken: the next delta has them */
+    }
+    PyMem_Free(places);
+    release(b, 7);
+    return body;
+}
+
+/* The place of each root among the ids of a table: -1 where there is none, or, if `inserts`, one that was free. */
+static PyObject *
+places_of(PyObject *const *args, Py_ssize_t count, int inserts)
+{
+    Py_buffer b[3];
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError, "a search takes ids, roots and places");
+        return NULL;
+    }
+    if (take_buffers(args, b, 3, inserts ? 5 : 4) < 0)
+        return NULL;
+    int64_t *ids = b[0].buf, *places = b[2].buf, size = b[0].len / 8, rows = b[1].len / 8;
+    const int64_t *roots = b[1].buf;
+    if (size == 0 || !has_numbers(&b[0], 8, -1) || !has_numbers(&b[1], 8, -1) || !has_numbers(&b[2], 8, rows) || !is_within(&b[1], 1, INT64_MAX))
+        PyErr_SetString(PyExc_ValueError, "the columns of a table have no places, or its roots are no column of ids");
+    else
+        for (int64_t row = 0; row < rows; row++) {
+            int64_t at = place_of(ids, size, roots[row]);
+            if (at == FULL) {
+                refuse_full();
+                break;
+            }
+            if (at < 0 && inserts)
+                ids[at = ~at] = roots[row];
+            places[row] = at < 0 ? -1 : at;
+        }
+    release(b, 3);
     if (PyErr_Occurred())
         return NULL;
-    if (!is_room)
-        return PyErr_Format(PyExc_ValueError, "no room for %lld changes", (long long)changes);
-    return PyLong_FromLongLong(found);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+find_roots(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    return places_of(args, count, 0);
+}
+
+static PyObject *
+insert_roots(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    return places_of(args, count, 1);
 }
 
 /* Whether all numbers of a column of signed 64-bit integers are at least `least`: ids of 2**63 or more are negative. */
@@ -449,10 +499,11 @@ are_ids(PyObject *module, PyObject *const *args, Py_ssize_t count)
 }
 
 PyMethodDef ledger_functions[] = {
-    {"apply_batch", (PyCFunction)(void (*)(void))apply_batch, METH_FASTCALL, "See acking/kernels.py."},
+    {"apply_batch", (PyCFunction)(void (*)(void))apply_batch, METH_FASTCALL, "See acking/table_ledger.py."},
     {"apply_few", (PyCFunction)(void (*)(void))apply_few, METH_FASTCALL, "See acking/table_ledger.py."},
-    {"collect_few", (PyCFunction)(void (*)(void))collect_few, METH_FASTCALL, "See acking/table_ledger.py."},
-    {"collect_changes", (PyCFunction)(void (*)(void))collect_changes, METH_FASTCALL, "See acking/kernels.py."},
+    {"take_delta", (PyCFunction)(void (*)(void))take_delta, METH_FASTCALL, "See acking/table_ledger.py."},
+    {"find_roots", (PyCFunction)(void (*)(void))find_roots, METH_FASTCALL, "See acking/table.py."},
+    {"insert_roots", (PyCFunction)(void (*)(void))insert_roots, METH_FASTCALL, "See acking/table.py."},
     {"are_ids", (PyCFunction)(void (*)(void))are_ids, METH_FASTCALL, "Whether all numbers of a column are ids, and at least a number."},
     {NULL, NULL, 0, NULL},
 };

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from sparkstorm.acking import DictLedger, Settled, TableLedger
+from sparkstorm.acking import Ledger, Settled
 from sparkstorm.acking.journal import replay
 
-Ledger: TypeAlias = DictLedger | TableLedger
 MakeLedger: TypeAlias = Callable[[], Ledger]
 
 

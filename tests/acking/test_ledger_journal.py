@@ -7,9 +7,9 @@ import struct
 
 import pytest
 
-from sparkstorm.acking import DictLedger
+from sparkstorm.acking import DictLedger, Ledger
 from sparkstorm.errors import MalformedFrameError
-from tests.acking.messages import Ledger, MakeLedger, ack, acked, fail, failed, init, rows_of
+from tests.acking.messages import MakeLedger, ack, acked, fail, failed, init, rows_of
 
 TASK = 5
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from sparkstorm.acking import TableLedger
+from sparkstorm.model import compiled
 
 
+@pytest.mark.skipif(compiled.core is None, reason=compiled.description)
 def test_an_open_root_costs_at_most_what_is_promised() -> None:
     ledger = TableLedger()
     roots = np.random.default_rng(2).integers(1, 1 << 62, 100_000)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkstorm.acking import DictLedger, TableLedger
+from sparkstorm.acking import DictLedger, Ledger, new_ledger
 
 SPOUT_TASK = 3
 Message = tuple[str, int, int]
@@ -54,7 +54,7 @@ def forests(draw: st.DrawFn) -> Forest:
     return Forest(inits, acks)
 
 
-def _deliver(ledger: DictLedger | TableLedger, batch: list[Message]) -> tuple[list[int], list[int]]:
+def _deliver(ledger: Ledger, batch: list[Message]) -> tuple[list[int], list[int]]:
     rows = {stream: [message[1:] for message in batch if message[0] == stream] for stream in ("init", "ack", "fail")}
     init_roots, init_values = zip(*rows["init"], strict=True) if rows["init"] else ((), ())
     ack_roots, ack_values = zip(*rows["ack"], strict=True) if rows["ack"] else ((), ())
@@ -69,8 +69,8 @@ def _cut(draw: st.DataObject, messages: list[Message]) -> list[list[Message]]:
     return [messages[begin:end] for begin, end in pairwise(cuts)]
 
 
-def _ledger(draw: st.DataObject) -> DictLedger | TableLedger:
-    return DictLedger() if draw.draw(st.booleans()) else TableLedger()
+def _ledger(draw: st.DataObject) -> Ledger:
+    return DictLedger() if draw.draw(st.booleans()) else new_ledger()
 
 
 @pytest.mark.slow

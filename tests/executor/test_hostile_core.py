@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparkstorm.acking.kernels import CANDIDATES, CHANGED, LIVE, NEWEST, REMOVED, USED
-from sparkstorm.acking.table import Table
+from sparkstorm.acking.table import CANDIDATES, CHANGED, LIVE, NEWEST, REMOVED, USED, Table
 from sparkstorm.acking.table_ledger import TableLedger
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Tuple
 from sparkstorm.executor import runner as runners
@@ -51,16 +50,13 @@ def batch(columns: list[Any], limit: int = 54, start: int = 0, rows: int = 4) ->
     return core.apply_batch(*columns, *messages, *np.empty((3, rows), np.int64), start, limit)
 
 
-def changes_few(columns: list[Any], count: int = 1) -> Any:
-    return core.collect_few(*columns[:4], columns[5], count)
+def delta(columns: list[Any]) -> Any:
+    if len(columns[4]) > CHANGED and not columns[4][CHANGED]:
+        columns[4][CHANGED] = 1
+    return core.take_delta(*columns, b"")
 
 
-def changes(columns: list[Any], count: int = 1) -> Any:
-    put = np.empty(9, np.int64), np.empty(9, np.int64), np.empty(9, np.int32), np.empty(9, np.uint8)
-    return core.collect_changes(*columns[:4], columns[5], count, *put)
-
-
-CALLS: list[Callable[[list[Any]], Any]] = [few, batch, changes_few, changes]
+CALLS: list[Callable[[list[Any]], Any]] = [few, batch, delta]
 IDS, BYTES = np.zeros(64, np.int64), np.zeros(513, np.uint8)
 
 
@@ -76,7 +72,7 @@ def test_columns_of_different_lengths_are_refused(call: Callable[[list[Any]], An
         call(columns)
 
 
-@pytest.mark.parametrize("call", [few, batch])
+@pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("wrong", [
     np.zeros(3, np.int64), np.zeros(0, np.int64), counters(changed=-1), counters(changed=-(2**62)), counters(removed=-1),
     counters(removed=2**62), counters(used=-1), counters(live=-5), counters(newest=77), counters(newest=-1),
@@ -123,11 +119,16 @@ def test_a_batch_goes_on_where_it_was(start: int, ending: int) -> None:
         batch(views(counters=counters(ending=ending)), start=start)
 
 
-@pytest.mark.parametrize("count", [-1, -(2**63), 65, 2**62])
-@pytest.mark.parametrize("call", [changes_few, changes])
-def test_a_count_of_changes_that_no_log_has_is_refused(call: Callable[..., Any], count: int) -> None:
-    with pytest.raises(ValueError, match=r"changes"):
-        call(views(), count)
+@pytest.mark.parametrize("search", ["find_roots", "insert_roots"])
+@pytest.mark.parametrize(("ids", "roots", "places"), [
+    (np.zeros(0, np.int64), np.array([1]), np.zeros(1, np.int64)), (np.zeros(4, np.int64), np.array([1, 2]), np.zeros(1, np.int64)),
+    (np.zeros(4, np.int64), np.array([0]), np.zeros(1, np.int64)), (np.zeros(4, np.int64), np.array([-1]), np.zeros(1, np.int64)),
+    (BYTES[1:], np.array([1]), np.zeros(1, np.int64)), (np.zeros(4, np.int64), BYTES[1:9], np.zeros(1, np.int64)),
+    (np.arange(1000, 1004), np.array([7]), np.zeros(1, np.int64)),
+], ids=range(7))  # fmt: skip
+def test_a_search_refuses_columns_that_do_not_fit(search: str, ids: Any, roots: Any, places: Any) -> None:
+    with pytest.raises(ValueError, match="table"):
+        getattr(core, search)(ids, roots, places)
 
 
 @pytest.mark.parametrize("kind", [int, object, Source, type("Half", (), {"__slots__": ("values",)})])

@@ -108,7 +108,7 @@ MUTANTS = (
     Mutant(_LEDGER, "self._touch(root).value ^= value", "self._touch(root).value = value", LEDGER),
     Mutant(_LEDGER, "if entry is None or entry.task == UNKNOWN_TASK or (entry.value and not entry.failed):",
            "if entry is None or entry.task == UNKNOWN_TASK or entry.value:", LEDGER),
-    Mutant(_TABLE, "table.flags[at] = (table.flags.take(at) & ~np.uint8(CHANGED_BIT)) | STORED_BIT", "pass", LEDGER),
+    Mutant(_TABLE, 'return delta if len(delta) > NO_DELTA else b""', "return delta", LEDGER),
     Mutant(_PENDING, "journalled = root not in self._added", "journalled = True", PENDING),
     Mutant(_PENDING, "self._due = list(self._settled.values())", "self._due = []", PENDING),
     Mutant(_PENDING, "written = [_row(settled[root]) for root in self._unwritten if root in settled]",

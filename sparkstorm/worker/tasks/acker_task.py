@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from sparkstorm.acking.batch import Settled
-from sparkstorm.acking.table_ledger import TableLedger
+from sparkstorm.acking.table_ledger import Ledger
 from sparkstorm.errors import StoreRolledBackError
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.transport.base import START, entry_order
@@ -23,7 +23,7 @@ _COLUMNS = ("init_roots", "init_values", "init_tasks", "ack_roots", "ack_values"
 class AckerTask:
     """One `__acker` task, after Storm's Acker."""
 
-    def __init__(self, task: int, ledger: TableLedger, inbox: Inbox, last_entry: str = START.entry) -> None:
+    def __init__(self, task: int, ledger: Ledger, inbox: Inbox, last_entry: str = START.entry) -> None:
         """`last_entry`: the newest frame in its stream when it was claimed."""
         self.task = task
         self.ledger = ledger

@@ -9,7 +9,7 @@ from typing import Any
 from zlib import crc32
 
 from sparkstorm.acking.pending import Pending
-from sparkstorm.acking.table_ledger import TableLedger
+from sparkstorm.acking.table_ledger import new_ledger
 from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import BasicBolt, Bolt, Spout, Stateful
 from sparkstorm.api.context import TopologyContext
@@ -271,7 +271,7 @@ class TaskFactory:
         return {**self._plan.conf, **self._plan.topology.components[component].conf}
 
     def _acker(self, task: int, crew: TaskSet, record: TaskRecord) -> AckerTask:
-        ledger = TableLedger()
+        ledger = new_ledger()
         with reading(self._key("journal", task)):
             whole, deltas = whole_and_deltas(list(crew.journals[task].read(record)), "l")
             ledger.load(whole or b"", deltas)
