@@ -20,6 +20,7 @@ Laws of every Transport (tests/contracts/test_transport.py runs them against eac
 10. A store that lacks writes which the claimer's mark knows is a new incarnation, with a new random id and a greater generation,
    so that all owners claim anew. One that lacks more than its tail (writes up to the mark's floor) is refused (StoreLostError), and
    nothing is changed, unless the claimer accepts the loss; once one has, marks of former incarnations are no witness against it.
+   Until then a claimer that knows more than the first one after the loss is refused, or says the loss, all the same.
 """
 
 from __future__ import annotations

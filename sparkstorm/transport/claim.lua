@@ -1,5 +1,6 @@
 -- The change of owners, and the store's incarnation. Keys it writes: {p}:fence, {p}:owner, {p}:low, {p}:generation,
--- {p}:steps (see commit.lua; also id: the incarnation, took:<id> for each former one, origin: the topology id at the first claim).
+-- {p}:steps (see commit.lua; also id: the incarnation, took:<id> for each former one, left:<id> the last write of it that was left
+-- while nobody has accepted a loss of more than its tail, origin: the topology id at the first claim).
 -- ARGV: owner, what it knows of the store (incarnation or '', generation, step, floor), '1' if it accepts the loss of more than the
 -- tail, the id of a new incarnation, then k tasks and their k tokens.
 -- Answers {'OK', incarnation, origin, step, '1' if more than the tail was lost, the step and time in seconds of what was left},
@@ -38,26 +39,34 @@ end
 local known, known_generation, known_step, floor = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local id, at = unpack(redis.call('HMGET', p .. ':steps', 'id', 'at'))
 local generation, last = redis.call('GET', p .. ':generation') or '0', tonumber(ended or '0')
-local is_behind, is_lost = false, false
+local is_behind, is_lost, left = false, false, last
 if known ~= '' and tonumber(generation) and last then  -- of a broken generation the claimer says so itself
   if id == known then
     is_behind = last < known_step or tonumber(generation) < known_generation
     is_lost = last < floor
   elseif not id or redis.call('HEXISTS', p .. ':steps', 'took:' .. known) == 0 then
     is_behind, is_lost = true, floor > 0
+  else
+    -- a claimer that knew less has taken the loss for a tail: this one may know better
+    left = tonumber(redis.call('HGET', p .. ':steps', 'left:' .. known) or '')
+    is_lost = left and left < floor
+    at = '0'
   end
 end
 if is_lost and ARGV[6] ~= '1' then
-  return {'LOST', tostring(ended or '0'), at or '0'}
+  return {'LOST', tostring(left), at or '0'}
 end
 redis.call('DEL', p .. ':nothing')  -- a first write that a full Redis allows: a claim must always be possible
 if is_behind then
   -- steps go on behind the newest known one: what is known of the former incarnation accuses the new one no more
-  redis.call('HSET', p .. ':steps', 'begun', string.format('%.0f', math.max(last, known_step)), 'took:' .. known, '1')
-  if id then
-    redis.call('HSET', p .. ':steps', 'took:' .. id, '1')
+  redis.call('HSET', p .. ':steps', 'begun', string.format('%.0f', math.max(last, known_step)))
+  for _, former in ipairs({known, id or known}) do
+    redis.call('HSET', p .. ':steps', 'took:' .. former, '1', 'left:' .. former, string.format('%.0f', last))
   end
   redis.call('SET', p .. ':generation', string.format('%.0f', math.max(tonumber(generation), known_generation) + 1))
+end
+if is_lost then
+  redis.call('HDEL', p .. ':steps', 'left:' .. known, 'left:' .. (id or known))
 end
 local origin = redis.call('HGET', p .. ':steps', 'origin')
 if not origin then
@@ -86,4 +95,4 @@ for owner in pairs(former) do
   redis.call('HDEL', p .. ':low', owner)
 end
 redis.call('HSET', p .. ':steps', 'ended', step, 'at', redis.call('TIME')[1])
-return {'OK', id, origin, step, is_lost and '1' or '', tostring(last or '0'), at or '0'}
+return {'OK', id, origin, step, is_lost and '1' or '', tostring(left or '0'), at or '0'}

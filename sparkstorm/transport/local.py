@@ -47,7 +47,7 @@ class LocalStore:
         self.generation = 0
         self.incarnation = ""
         self.origin = ""
-        self.former: set[str] = set()  # incarnations that this one follows
+        self.former: dict[str, int | None] = {}  # incarnations that this one follows: their last write left, None once accepted
         self.step = 0  # number of the newest write
         self.seq_by_owner: dict[str, int] = {}
         self.progress_by_owner: dict[str, bytes] = {}
@@ -227,17 +227,22 @@ class LocalTransport:
     def _recognise(self, expected: Expected) -> str:
         """Law 10: compare the store with what its claimer knows; return what it has lost beyond its tail."""
         store, known, loss = self._store, expected.mark, ""
-        is_behind = False
+        is_behind, is_lost, left = False, False, store.step
         if known is not None and store.incarnation == known.incarnation:
             is_behind = store.step < known.step or store.generation < known.generation
             is_lost = store.step < known.floor
         elif known is not None and known.incarnation not in store.former:
             is_behind, is_lost = True, known.floor > 0
+        elif known is not None and (found := store.former[known.incarnation]) is not None:
+            is_lost, left = found < known.floor, found  # a claimer that knew less has taken the loss for a tail
+        if known is not None and is_lost:
+            if not expected.accepts_loss:
+                raise lost_error(store.topology_id, known, left, 0)
+            loss = loss_text(store.topology_id, known, left, 0)
+            store.former = {**store.former, known.incarnation: None}
         if known is not None and is_behind:
-            if is_lost and not expected.accepts_loss:
-                raise lost_error(store.topology_id, known, store.step, 0)
-            loss = loss_text(store.topology_id, known, store.step, 0) if is_lost else ""
-            store.former |= {known.incarnation, store.incarnation}
+            for former in {known.incarnation, store.incarnation}:
+                store.former = {**store.former, former: None if is_lost else store.step}
             store.step = max(store.step, known.step)
             store.generation = max(store.generation, known.generation) + 1
         store.origin = store.origin or store.topology_id

@@ -727,3 +727,27 @@ def test_a_mark_of_a_former_incarnation_accuses_the_one_that_follows_it_no_more(
     assert (second.generation, second.incarnation, second.loss) == (first.generation, first.incarnation, "")
     one.commit()
     other.commit()
+
+
+def test_a_claimer_that_knows_more_than_the_first_one_after_a_loss_says_it(bench: Bench) -> None:
+    one, other = Witness(bench, "one", (1,)), Witness(bench, "other", (2,))
+    one.floor = one.commit().step
+    copy = bench.checkpoint()
+    for _ in range(5):
+        one.commit()
+        other.floor = other.commit().step
+    bench.restore(copy)
+    first = one.claim_again()  # for all that it knows a tail
+    assert first.loss == ""
+    before = bench.dump()
+    with pytest.raises(StoreLostError, match="Redis has lost"):
+        other.claim_again()
+    assert bench.dump() == before
+    third = Witness(bench, "third", (3,))
+    third.claimed, third.floor = other.claimed, other.floor
+    second = other.claim_again(accepts_loss=True)
+    assert second.loss.startswith("Redis has lost") and f"all since write {one.floor:,}" in second.loss
+    assert (second.generation, second.incarnation) == (first.generation, first.incarnation)
+    assert third.claim_again().loss == ""  # it was said
+    one.commit()
+    other.commit()
