@@ -7,7 +7,7 @@ of its initial state first, by a write that only the leader can make.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -16,13 +16,15 @@ from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import StoreInconsistentError, StoreUnavailableError, TamperedBlobError
 from sparkstorm.model.assignment import TopologyBase
 from sparkstorm.model.requests import is_id_of, topology_name
-from sparkstorm.model.status import Action, PendingAction
+from sparkstorm.model.status import Action, PendingAction, TopologyStatus
 from sparkstorm.nimbus.cluster_reader import Reading
 from sparkstorm.settings import NimbusSettings
 
 _LOG = logging.getLogger(__name__)
 _CHUNKS_MS = 3_600_000  # between two scans for chunks without metadata
-_FORGOTTEN_MS = 3_600_000  # between two scans for data of topologies without any record; the first is at the begin of a leadership
+_FORGOTTEN_MS = (
+    3_600_000  # between two comparisons of bases with the data of all topologies; the first is at the begin of a leadership
+)
 
 
 class TopologyRetirement(Protocol):
@@ -40,6 +42,9 @@ class TopologyRetirement(Protocol):
     def unended(self) -> Mapping[str, int]:
         """Return how many keys are kept of each topology that workers have claimed and that has not ended, by id."""
 
+    def ended(self, topology_ids: Collection[str]) -> Collection[str]:
+        """Return those of these ids that have ended."""
+
 
 class NothingToRetire:
     """For clusters that keep nothing outside the state store."""
@@ -53,6 +58,10 @@ class NothingToRetire:
     def unended(self) -> Mapping[str, int]:
         """Return nothing."""
         return {}
+
+    def ended(self, topology_ids: Collection[str]) -> Collection[str]:
+        """Return nothing."""
+        return ()
 
 
 class TopologyCleanup:
@@ -68,16 +77,19 @@ class TopologyCleanup:
         self._next_chunks_ms = 0
         self.forgotten: Mapping[str, int] = {}
         """Number of keys by id of topologies that have data, and no base though they never ended."""
+        self.revived: Collection[str] = ()
+        """Ids of topologies that have a base, though they have ended in Redis."""
         self._next_look_ms = 0
 
     @property
     def problems(self) -> dict[str, str]:
-        """A sentence per forgotten topology, by its id."""
-        return {topology_id: _sentence(topology_id, keys) for topology_id, keys in self.forgotten.items()}
+        """A sentence per topology that ZooKeeper has forgotten, or has again, by its id."""
+        forgotten = {topology_id: _sentence(topology_id, keys) for topology_id, keys in self.forgotten.items()}
+        return forgotten | {topology_id: _revived_sentence(topology_id) for topology_id in self.revived}
 
     def forgotten_of(self, name: str) -> list[str]:
         """Return the sentences on the forgotten topologies of that name."""
-        return [text for topology_id, text in self.problems.items() if topology_name(topology_id) == name]
+        return [_sentence(each, keys) for each, keys in self.forgotten.items() if topology_name(each) == name]
 
     def advance(self, base: TopologyBase, now_ms: int) -> bool:
         """Take one step of a killed topology's end whose time has come; True when it is gone.
@@ -96,6 +108,7 @@ class TopologyCleanup:
         if not (base.pending and base.pending.has_heir):
             self.retirement.retire(topology_id)
         self._state.remove_topology(topology_id)
+        self.revived = [each for each in self.revived if each != topology_id]
         self._next_sweep_ms = 0
         return True
 
@@ -129,7 +142,7 @@ class TopologyCleanup:
         named, is_whole = self._named(ids)
         left = known - ids
         is_due = bool(left - self.forgotten.keys()) or now_ms >= self._next_look_ms
-        if is_due and not self._look_for_forgotten(ids, now_ms):
+        if is_due and not self._compare_with_data(ids, reading, now_ms):
             left = set()  # what looks like a trace may be all that is left of a topology's records
         for topology_id in sorted(left - self.forgotten.keys()):
             _LOG.info("removing what was left of %s", topology_id)
@@ -139,20 +152,25 @@ class TopologyCleanup:
             self._sweep_chunks(now_ms)
         return False
 
-    def _look_for_forgotten(self, named: set[str], now_ms: int) -> bool:
-        """Find data of topologies that never ended and have no base; False while the data cannot be looked at.
+    def _compare_with_data(self, named: set[str], reading: Reading, now_ms: int) -> bool:
+        """Find data of topologies that never ended and have no base, and bases of topologies that have ended.
 
-        The state store has lost the records of such a topology: its data stay until somebody kills it by its id.
+        The state store has lost the records of the former, and the end of the latter: both stay until somebody kills them.
+        False while the data cannot be looked at.
         """
+        live = {each for each, base in reading.bases.items() if base.status != TopologyStatus.KILLED} - named
         try:
-            kept = self.retirement.unended()
+            kept, ended = self.retirement.unended(), sorted(self.retirement.ended(live))
         except StoreUnavailableError as error:
-            _LOG.warning("data of forgotten topologies cannot be looked for: %s", error)
+            _LOG.warning("the topologies cannot be compared with their data: %s", error)
             return False
         here = named | set(self._state.topology_ids())
         found = {each: keys for each, keys in kept.items() if each not in here and is_id_of(each, topology_name(each))}
         for topology_id in sorted(found.keys() - self.forgotten.keys()):
             _LOG.error("%s", _sentence(topology_id, found[topology_id]))
+        for topology_id in sorted({*ended} - {*self.revived}):
+            _LOG.error("%s", _revived_sentence(topology_id))
+        self.revived = ended
         self.forgotten, self._next_look_ms = found, now_ms + _FORGOTTEN_MS
         return True
 
@@ -216,4 +234,11 @@ def _sentence(topology_id: str, keys: int) -> str:
         "emptied or put back to an older state, or another cluster uses this Redis. Submitted anew, "
         f"{topology_name(topology_id)} begins with empty states at the beginning of its sources; "
         f"`sparkstorm kill {topology_id}` deletes these keys"
+    )
+
+
+def _revived_sentence(topology_id: str) -> str:
+    return (
+        f"ZooKeeper has {topology_id}, which was killed, or replaced by a hot deploy: it was put back to an older state. "
+        f"Redis keeps no data of it, and its workers cannot start; `sparkstorm kill {topology_id}` ends it"
     )

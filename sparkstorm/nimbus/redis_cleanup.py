@@ -7,6 +7,7 @@ that was deposed long ago, finds the tombstone and changes nothing.
 
 import re
 from collections import Counter
+from collections.abc import Collection
 
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.transport.base import TOMBSTONE_MS
@@ -44,6 +45,18 @@ class RedisRetirement:
                 if is_claimed and not has_ended:
                     unended[topology_id] = keys
             return unended
+        finally:
+            link.close()
+
+    def ended(self, topology_ids: Collection[str]) -> list[str]:
+        """Return those of these ids that have a tombstone."""
+        if not topology_ids:
+            return []
+        ids = sorted(topology_ids)
+        link = Link(self._address, _PATIENCE_S)
+        try:
+            have_ended = link.ask(*(("EXISTS", Keys(each)("ended")) for each in ids))
+            return [each for each, has_ended in zip(ids, have_ended, strict=True) if has_ended]
         finally:
             link.close()
 

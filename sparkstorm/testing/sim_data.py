@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from sparkstorm.blobs.topology_code import open_topology
@@ -75,6 +75,10 @@ class DataPlane:
         """Count the tasks of each topology that workers have claimed and that has not ended."""
         found = {each: sum(bool(keys.fence) for keys in data.store.task_keys.values()) for each, data in self._by_id.items()}
         return {each: claimed for each, claimed in found.items() if claimed and each not in self._ended}
+
+    def ended(self, topology_ids: Collection[str]) -> set[str]:
+        """Return those of these ids that have ended."""
+        return self._ended & {*topology_ids}
 
     def hand_over(self, old_id: str, new_id: str) -> None:
         """Give streams, cursors, journals and held inputs to the successor; what belongs to processes is dropped."""

@@ -97,5 +97,8 @@ def test_data_without_an_end_are_counted_by_topology(bench: Bench) -> None:
     bench.retirement().retire(ended)
     found = bench.retirement().unended()
     assert found[lost] >= 1 and ended not in found and "never-claimed-1-1" not in found
+    assert list(bench.retirement().ended([ended, lost, "never-1-1"])) == [ended]
     bench.retirement().retire(lost)
     assert lost not in bench.retirement().unended()
+    assert sorted(bench.retirement().ended([ended, lost])) == sorted([ended, lost])
+    assert not bench.retirement().ended([])

@@ -9,6 +9,7 @@ from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import FailedAssignTopologyError, StoreUnavailableError
 from sparkstorm.model.assignment import Assignment
+from sparkstorm.nimbus.cleanup import NothingToRetire
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.scheduling.default import DefaultScheduler
@@ -19,16 +20,13 @@ from tests.nimbus.nimbus_bench import KEY, Bench
 
 
 @dataclass
-class Keeper:
+class Keeper(NothingToRetire):
     """Keeps what topologies leave outside the state store."""
 
     data: dict[str, str] = field(default_factory=dict)
 
     def retire(self, topology_id: str) -> None:
         self.data.pop(topology_id, None)
-
-    def unended(self) -> dict[str, int]:
-        return {}
 
     def hand_over(self, old_id: str, new_id: str) -> None:
         if old_id in self.data:

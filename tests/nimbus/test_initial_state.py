@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pytest
@@ -75,6 +75,9 @@ class World:
 
     def unended(self) -> dict[str, int]:
         return {}
+
+    def ended(self, topology_ids: Collection[str]) -> Collection[str]:
+        return ()
 
     def hand_over(self, old_id: str, new_id: str) -> None:
         raise AssertionError("nothing is hot deployed here")

@@ -12,6 +12,7 @@ from sparkstorm.model.assignment import ExecutorId, SupervisorInfo, WorkerSlot
 from sparkstorm.model.requests import OutcomeState, RequestKind
 from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology
+from sparkstorm.nimbus.cleanup import NothingToRetire
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
@@ -204,13 +205,10 @@ def test_killing_stops_the_workers_first_and_leaves_no_trace() -> None:
     bench = Bench()
     retired: list[str] = []
 
-    class Retirement:
+    class Retirement(NothingToRetire):
         def retire(self, topology_id: str) -> None:
             assert topology_id not in bench.state.assignment_ids()
             retired.append(topology_id)
-
-        def unended(self) -> dict[str, int]:
-            return {}
 
         def hand_over(self, old_id: str, new_id: str) -> None:
             raise AssertionError("nobody deploys here")

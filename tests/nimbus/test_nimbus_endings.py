@@ -1,6 +1,6 @@
 """Tells how topologies end: how long a kill waits, in which order things go, and what the sweep takes and leaves."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import pytest
@@ -268,6 +268,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.keys_by_id: dict[str, int] = {}
+        self.gone: set[str] = set()
         self.is_away = False
 
     def retire(self, topology_id: str) -> None:
@@ -280,6 +281,9 @@ class Kept:
         if self.is_away:
             raise StoreUnavailableError("Redis is away")
         return dict(self.keys_by_id)
+
+    def ended(self, topology_ids: Collection[str]) -> Collection[str]:
+        return self.gone & {*topology_ids}
 
 
 def forgetting(trace: str) -> tuple[Bench, Kept, str]:
@@ -330,3 +334,21 @@ def test_a_kill_by_the_id_of_lost_records_deletes_the_data() -> None:
     bench.advance(1)
     assert kept.keys_by_id == {} and topology_id not in bench.service.problems()
     assert bench.state.topology_ids() == [new]
+
+
+def test_a_topology_that_zookeeper_has_again_after_its_end_is_named_until_it_is_killed() -> None:
+    bench, kept = Bench(), Kept()
+    bench.nimbus.cleanup.retirement = kept
+    topology_id = bench.submit()
+    bench.restart_nimbus()
+    bench.nimbus.cleanup.retirement = kept
+    bench.advance(60)
+    assert bench.service.problems() == {}
+    kept.gone = {topology_id}
+    bench.restart_nimbus()
+    bench.nimbus.cleanup.retirement = kept
+    bench.advance(60)
+    assert f"sparkstorm kill {topology_id}" in bench.service.problems()[topology_id]
+    bench.service.kill("wc", 0, topology_id)
+    bench.advance(60)
+    assert bench.service.problems() == {} and bench.state.topology_ids() == []

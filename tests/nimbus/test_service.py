@@ -21,6 +21,7 @@ from sparkstorm.model.assignment import WorkerCode
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.task_beats import TaskBeats
 from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology
+from sparkstorm.nimbus.cleanup import NothingToRetire
 from sparkstorm.nimbus.submission import SubmitOptions, prepare
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
@@ -271,7 +272,7 @@ def test_a_killed_topology_cannot_be_activated() -> None:
         bench.service.activate("wc")
 
 
-class Heirs:
+class Heirs(NothingToRetire):
     """A keeper of what topologies leave: state by topology id."""
 
     def __init__(self) -> None:
@@ -279,9 +280,6 @@ class Heirs:
 
     def retire(self, topology_id: str) -> None:
         self.state_by_id.pop(topology_id, None)
-
-    def unended(self) -> dict[str, int]:
-        return {}
 
     def hand_over(self, old_id: str, new_id: str) -> None:
         if old_id in self.state_by_id:  # a hand-over may be repeated
