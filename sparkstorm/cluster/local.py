@@ -1,8 +1,10 @@
 """In-process twin of the state store: one tree, many sessions that a test may expire or cut off."""
 
 import threading
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TypeAlias
 
 from sparkstorm.cluster.base import Hint, Stored, check_path, check_size
 from sparkstorm.errors import StateConflictError, StoreUnavailableError
@@ -19,6 +21,8 @@ class _Node:
 
 class LocalStateTree:
     """Tree that LocalStateStore sessions share, in place of the ZooKeeper servers."""
+
+    Kept: TypeAlias = _Node
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -40,6 +44,21 @@ class LocalStateTree:
         with self.lock:
             for path in self._ephemeral_paths(self._root, "", session):
                 self.remove(path)
+
+    def checkpoint(self) -> "LocalStateTree.Kept":
+        """Return a copy of all nodes, as of the servers' disks."""
+        with self.lock:
+            return deepcopy(self._root)
+
+    def restore(self, kept: "LocalStateTree.Kept | None") -> set[int]:
+        """Put all nodes back to a copy, or remove all; every hint is called. Return the sessions whose nodes are back."""
+        with self.lock:
+            self._root = _Node() if kept is None else deepcopy(kept)
+            hints = [hint for known in (*self._data_hints.values(), *self._name_hints.values()) for hint in known]
+            self._data_hints, self._name_hints = {}, {}
+            for hint in hints:
+                hint()
+            return _owners(self._root)
 
     def _ephemeral_paths(self, node: _Node, path: str, session: int) -> list[str]:
         own = [path] if node.owner == session else []
@@ -103,6 +122,11 @@ class LocalStateTree:
                     hint()
 
 
+def _owners(node: _Node) -> set[int]:
+    found = {owner for child in node.children.values() for owner in _owners(child)}
+    return found | {node.owner} if node.owner else found
+
+
 def _add(hints: dict[str, list[Hint]], path: str, hint: Hint | None) -> None:
     known = hints.setdefault(path, [])
     if hint and hint not in known:
@@ -141,6 +165,11 @@ class LocalStateStore:
     def expire_session(self) -> None:
         """Lose the session as after a long cut: ephemeral nodes go, a new session begins."""
         self.tree.end_session(self._session)
+        self._session = self.tree.open_session()
+        self._epoch += 1
+
+    def renew_session(self) -> None:
+        """Begin a new session, as after the servers have forgotten this one: its nodes, if there are any, stay."""
         self._session = self.tree.open_session()
         self._epoch += 1
 

@@ -56,6 +56,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("EXPIRE_SESSION", Trigger.TIME, 3),
     Kind("CUT_SESSION", Trigger.TIME, 3, 9_000),
     Kind("ZOOKEEPER_AWAY", Trigger.TIME, 2, 9_000),
+    Kind("ZOOKEEPER_BACK", Trigger.TIME, 1, 6_000),
+    Kind("ZOOKEEPER_EMPTIED", Trigger.TIME, 1),
     Kind("DISK_FULL", Trigger.TIME, 1, 2_000),
     Kind("REDIS_GOES_BACK", Trigger.TIME, 2, 2_000),
     Kind("REDIS_EMPTIED", Trigger.TIME, 1),

@@ -7,10 +7,11 @@ import itertools
 import signal
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sparkstorm.cluster.base import Hint, StateStore, Stored
-from sparkstorm.cluster.local import LocalStateStore
+from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.model.worker_messages import ExitCode
 from sparkstorm.supervisor.local import MemoryDisk
@@ -394,6 +395,24 @@ class HarmedCluster(LocalCluster):
         self.tree.is_down = True
         self.after(fault.size, come_back)
         return ""
+
+    def _zookeeper_back(self, fault: Fault) -> str:
+        """Put ZooKeeper back to the state of now, later."""
+        kept = self.tree.checkpoint()
+        self.after(fault.size, lambda: self._restore_tree(kept))
+        return ""
+
+    def _zookeeper_emptied(self, fault: Fault) -> str:
+        self._restore_tree(None)
+        return ""
+
+    def _restore_tree(self, kept: LocalStateTree.Kept | None) -> None:
+        """Put the tree back: all sessions begin anew, and nodes of those that the copy knows last until their time is over."""
+        known = self.tree.restore(kept)
+        for session in self._sessions:
+            session.inner.renew_session()
+        for number in known:
+            self.after(SESSION_MS, partial(self.tree.end_session, number))
 
     def _clock_jump(self, fault: Fault) -> str:
         self.simulation.clock.advance(fault.size)

@@ -6,11 +6,12 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from sparkstorm.api.builder import TopologyBuilder
 from sparkstorm.blobs.topology_code import pack_topology
-from sparkstorm.errors import SparkStormError, StoreUnavailableError
+from sparkstorm.errors import SparkStormError, StoreInconsistentError, StoreUnavailableError
 from sparkstorm.model.requests import LogLevel, Request, RequestKind
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology
@@ -103,7 +104,16 @@ class Client:
                     del self._open[number]
             except StoreUnavailableError:
                 continue
+            except StoreInconsistentError as lost:
+                if not has_zookeeper_gone_back(self._cluster):
+                    raise
+                self._cluster.say(f"{what}: {lost}")
+                del self._open[number]
         return now_ms + _LOOK_MS if self._open else None
+
+    def _is_known(self, pending: PendingRequest) -> bool:
+        state = self._cluster.storm_state
+        return state.read_request(pending.id) is not None or state.read_outcome(pending.id) is not None
 
     def _has_ended(self, pending: PendingRequest, what: str, now_ms: int) -> bool:
         outcome = pending.poll()
@@ -113,7 +123,7 @@ class Client:
             self._cluster.say(f"{what}: withdrawn")
             return True
         if not outcome.is_final:
-            return False
+            return has_zookeeper_gone_back(self._cluster) and not self._is_known(pending)
         try:
             pending.wait()
             self._cluster.say(f"{what}: done")
@@ -136,6 +146,7 @@ class Trial:
         self.feeders = {spout: FeederSpout(topology.components[spout].streams) for spout in subject.sources}
         self._main, self._other = _fed(topology, self.feeders), _other_topology()
         self._client = Client(self.cluster, self._chance)
+        self._anew = False  # ZooKeeper lost the topology, which Nimbus's problems said
         self.final_states: dict[str, dict[str, list[str]]] = {}
         self.num_dead_letters = 0
         self.failed: dict[str, frozenset[Any]] = {}
@@ -269,7 +280,25 @@ class Trial:
         spouts = [(each.component, each.spout) for worker in workers for each in worker.crew.spouts.values()]
         return [f"rows of spout {name} are not emitted" for name, spout in spouts if not spout.is_exhausted()]
 
+    def _operate(self) -> list[str]:
+        """Do what an operator does after ZooKeeper went back: end what Nimbus's problems name, and submit anew."""
+        service, nimbus = self.cluster.service, self.cluster.nimbus
+        if not has_zookeeper_gone_back(self.cluster) or not nimbus.is_leading:
+            return []
+        named = {*nimbus.cleanup.forgotten, *nimbus.cleanup.revived}
+        for each in sorted(named):
+            name = each.rsplit("-", 2)[0]
+            self._anew |= name == MAIN
+            kill = partial(service.new_request, RequestKind.KILL, name, topology_id=each, wait_ms=0)
+            self._client.ask(kill, f"kill {each}")
+        if not named and MAIN not in self._names():
+            code = pack_topology(self._main)
+            self._client.ask(lambda: service.submit_request(MAIN, self._main, self._conf, code), "submit anew")
+        return [f"{each} is named among Nimbus's problems" for each in sorted(named)]
+
     def _unsettled_control(self) -> list[str]:
+        if named := self._operate():
+            return named
         cluster, state = self.cluster, self.cluster.storm_state
         ids = state.topology_ids()
         if MAIN not in self._names():
@@ -330,6 +359,8 @@ class Trial:
             lost, doubled = wanted - found, found - wanted
             assert not lost, f"{lost.total()} rows are missing in the target of '{component}': {sorted(lost)[:4]}"
             if doubled:
+                if self._anew:  # it began anew after Nimbus's problems had named what was lost
+                    continue
                 where = f"{doubled.total()} rows too many in the target of '{component}': {sorted(doubled)[:4]}"
                 assert any(fault.kind.name.startswith("REDIS_") for fault in self.cluster.struck), where
                 said = [error.text for data in self.cluster.data_plane.all().values() for error in data.errors]
@@ -339,6 +370,11 @@ class Trial:
         """Return how often each row is in the target of each TargetSink."""
         sinks = {each.id: each.instance for each in self._main if isinstance(each.instance, TargetSink)}
         return {name: Counter(map(repr, sink.rows)) for name, sink in sinks.items()}
+
+
+def has_zookeeper_gone_back(cluster: HarmedCluster) -> bool:
+    """Return whether ZooKeeper has lost what it knew: requests too may be lost then, and their outcomes."""
+    return any(fault.kind.name in ("ZOOKEEPER_BACK", "ZOOKEEPER_EMPTIED") for fault in cluster.struck)
 
 
 def _drawn_conf(chance: random.Random) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from sparkstorm.nimbus.requests import RequestDuty
 from sparkstorm.supervisor.slot import Slot
 from sparkstorm.supervisor.supervisor import Supervisor
 from sparkstorm.testing import SimulationError, harmed_cluster, simulate
+from sparkstorm.testing.sim_data import DataPlane
 from sparkstorm.testing.sim_transport import FaultyTransport
 from sparkstorm.transport.base import Commit, Entry, Pressure
 from sparkstorm.worker.tasks.inbox import Chunk, Inbox
@@ -151,6 +152,12 @@ def upgrade_that_removes_the_children_before_the_record(patch: pytest.MonkeyPatc
     patch.setattr(GrayUpgradeState, "clear_upgrade", clear_upgrade)
 
 
+def nimbus_that_compares_nothing_with_redis(patch: pytest.MonkeyPatch) -> None:
+    """Data of topologies that ZooKeeper has forgotten stay, and nobody is told."""
+    patch.setattr(DataPlane, "unended", lambda self: {})
+    patch.setattr(DataPlane, "ended", lambda self, topology_ids: ())
+
+
 def ledger_that_drops_verdicts_of_failures_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Settled, "__bool__", lambda self: bool(len(self.acked_roots)))
 
@@ -219,6 +226,7 @@ class NeverReleases(FaultyTransport):
     (inbox_that_forgets_how_many_rows_were_done, "wide", 6, 4),
     (spout_that_saves_its_position_only_with_open_trees, "wide", 6, 3),
     (upgrade_that_removes_the_children_before_the_record, "word_count", 10, 3),
+    (nimbus_that_compares_nothing_with_redis, "word_count", 10, 3),
 ], ids=lambda value: getattr(value, "__name__", str(value)))  # fmt: skip
 def test_a_planted_fault_is_found_and_shrunk(
     plant: Plant, name: str, size: int, most_faults: int, monkeypatch: pytest.MonkeyPatch
