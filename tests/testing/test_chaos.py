@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from itertools import islice
 from pathlib import Path
 from subprocess import PIPE
@@ -13,11 +14,11 @@ from subprocess import PIPE
 import pytest
 
 from sparkstorm.testing import LocalCluster
-from sparkstorm.testing.chaos import faults, processes
+from sparkstorm.testing.chaos import disasters, faults, processes
 from sparkstorm.testing.chaos.clock import HostClock
 from sparkstorm.testing.chaos.report import GUARANTEES, ChaosReport, Exactness
 from sparkstorm.testing.chaos.simulated import run_simulated
-from sparkstorm.testing.chaos.topologies import TOPOLOGIES, ChaosTopology, Numbers
+from sparkstorm.testing.chaos.topologies import END, TOPOLOGIES, ChaosTopology, Numbers, counted_words
 
 
 @pytest.mark.parametrize("chaos", TOPOLOGIES, ids=lambda each: each.name)
@@ -40,6 +41,27 @@ def test_the_report_tells_lost_from_doubled() -> None:
     exactness = Exactness()
     exactness.compare({"a": 5, "b": 1}, {"a": 4, "b": 3, "c": 1})
     assert (exactness.expected, exactness.lost, exactness.doubled) == (6, 1, 3)
+
+
+def test_the_report_tells_doubled_from_what_was_said() -> None:
+    exactness = Exactness()
+    exactness.compare({1: 1, 2: 1, 3: 1}, {1: 1, 2: 2, 3: 4, 9: 1}, most_said=1)
+    assert (exactness.lost, exactness.said, exactness.doubled) == (0, 2, 3) and not exactness.is_kept
+
+
+def test_a_log_is_read_again_from_its_beginning_and_ends_where_its_gate_says(tmp_path: Path) -> None:
+    gate, target = tmp_path / "gate", tmp_path / "target"
+    with LocalCluster(seed=3) as cluster:
+        cluster.submit(disasters.log_to_files(str(gate), cluster.now_ms, str(target)), {"topology.workers": 2})
+        cluster.advance(ms=2_000)
+        gate.write_text("600")
+        cluster.run_until_idle(limit_secs=600)
+        found: dict[str, int] = {}
+        for state in cluster.state_by_task("count").values():
+            for key, value in state.items():
+                found[key] = found.get(key, 0) + value
+    assert found == counted_words(640)
+    assert disasters.numbers_of(target) == Counter((END, *range(640)))
 
 
 @pytest.mark.slow

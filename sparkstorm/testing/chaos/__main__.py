@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from sparkstorm.testing.chaos.disasters import DISASTERS
 from sparkstorm.testing.chaos.faults import FAULTS
 from sparkstorm.testing.chaos.processes import run_processes
 from sparkstorm.testing.chaos.report import GUARANTEES, ChaosReport
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--backend", choices=["simulation", "processes", "both"], default="both")
     parser.add_argument("--guarantees", nargs="+", default=GUARANTEES, choices=GUARANTEES, help="these alone")
     parser.add_argument("--master", default="", help="Spark's master for all, or: standalone")
-    parser.add_argument("--faults", nargs="+", default=[], choices=list(FAULTS), help="these kinds alone, in processes")
+    parser.add_argument("--faults", nargs="+", default=[], choices=[*FAULTS, *DISASTERS], help="these kinds alone, in processes")
     parser.add_argument("--json", action="store_true", help="print JSON at the end")
     options = parser.parse_args(list(arguments))
     reports = []

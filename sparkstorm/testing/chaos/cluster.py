@@ -110,13 +110,18 @@ class ChaosCluster:
         log = self.folder / "driver.log"
         return log.read_text(errors="replace") if log.exists() else ""
 
+    def connect(self) -> ClusterClient:
+        """Return a client, which ends with the cluster."""
+        self.client = self._open.enter_context(connect(self.folder / "driver" / "connection.json"))
+        return self.client
+
     def submit_all(self) -> None:
         """Submit the four topologies."""
-        self.client = self._open.enter_context(connect(self.folder / "driver" / "connection.json"))
+        client = self.connect()
         for chaos in TOPOLOGIES:
             topology = chaos.build(str(self.gate(chaos.name)), _PER_SECOND)
             conf = {**_CONF, "topology.workers": chaos.workers, "topology.delivery.guarantee": self._guarantee}
-            self.handles.append(self.client.submit(chaos.name, topology, conf))
+            self.handles.append(client.submit(chaos.name, topology, conf))
         self.wait_at_work()
 
     def gate(self, name: str) -> Path:

@@ -112,13 +112,18 @@ def jump_clock(cluster: ChaosCluster, dice: random.Random) -> None:
     kill_worker(cluster, dice)
 
 
-def kill_driver(cluster: ChaosCluster, dice: random.Random) -> None:
-    """Kill the driver, and start another one."""
+def end_driver(cluster: ChaosCluster) -> None:
+    """Kill the driver, and wait for the end of all that it has started."""
     assert cluster.driver is not None
     below = descendants(cluster.driver.pid)
     cluster.driver.kill()
     cluster.driver.wait()
     cluster.wait(lambda: all(map(is_gone, below)), "the end of the driver's processes", 60)
+
+
+def kill_driver(cluster: ChaosCluster, dice: random.Random) -> None:
+    """Kill the driver, and start another one."""
+    end_driver(cluster)
     cluster.start_driver()
 
 

@@ -1,6 +1,7 @@
 """Chaos in real processes: a standing cluster of four topologies on Spark, whose parts are killed, paused, cut and filled up.
 
-A recovery lasts from the fault (from its end, where it lasts a while) until every task has worked off some more tuples.
+Last comes a cluster of its own whose stores forget (`disasters.py`). A recovery lasts from the fault (from its end, where it
+lasts a while) until every task has worked off some more tuples.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sparkstorm.testing.chaos.cluster import ChaosCluster
+from sparkstorm.testing.chaos.disasters import DISASTERS, DisasterRun
 from sparkstorm.testing.chaos.faults import (
     CLOCK_FAULTS,
     DISK_FAULTS,
@@ -46,11 +48,41 @@ def run_processes(
     guarantees: Sequence[str] = GUARANTEES,
     say: Callable[[str], None] = print,
 ) -> ChaosReport:
-    """Strike for so many seconds in all, an equal part under each guarantee, each on a cluster of its own."""
-    for number, guarantee in enumerate(guarantees):
+    """Strike for so many seconds in all, an equal part for each guarantee and for disasters, each on a cluster of its own."""
+    disasters = [name for name in DISASTERS if name in names or not names] if GUARANTEES[0] in guarantees else []
+    phases = guarantees if not names or set(names) - DISASTERS.keys() else ()
+    share = seconds / (len(phases) + bool(disasters))
+    for number, guarantee in enumerate(phases):
         phase = _Phase(folder / guarantee, master or MASTERS[guarantee], guarantee, seed + number, say)
-        phase.run(seconds / len(guarantees), names, report)
+        phase.run(share, names, report)
+    if disasters:
+        _lose_stores(folder / "disasters", share, seed, disasters, report, say)
     return report
+
+
+def _lose_stores(
+    folder: Path, seconds: float, seed: int, names: Sequence[str], report: ChaosReport, say: Callable[[str], None]
+) -> None:
+    """Strike each kind of disaster once, and more for so many seconds, and compare state and target at the end."""
+    say(f"-- {GUARANTEES[0]} with stores that forget on {LOCAL}, seed {seed}")
+    cluster, dice = ChaosCluster(folder, LOCAL, GUARANTEES[0]), random.Random(seed)
+    try:
+        cluster.start_driver()
+        cluster.connect()
+        run = DisasterRun(cluster)
+        run.submit()
+        until = time.monotonic() + seconds
+        for number, name in enumerate(schedule(seed, names)):
+            if number >= len(names) and time.monotonic() >= until:
+                break
+            strike = DISASTERS[name](run, dice)
+            began = time.monotonic()
+            strike()
+            report.add(name, time.monotonic() - began)
+            say(f"{name}: recovered after {time.monotonic() - began:.2f} s")
+        run.finish(report)
+    finally:
+        cluster.close()
 
 
 class _Phase:
@@ -85,7 +117,7 @@ class _Phase:
         possible += [] if cluster.is_local else EXECUTOR_FAULTS
         possible += STANDALONE_FAULTS if cluster.pair is not None else []
         possible += CLOCK_FAULTS if cluster.clock.environ else []
-        wanted = list(names) or list(FAULTS)
+        wanted = [name for name in names if name in FAULTS] or list(FAULTS)
         if left_out := [name for name in wanted if name not in possible]:
             self._say(f"left out here: {', '.join(left_out)}")
         return [name for name in wanted if name in possible]

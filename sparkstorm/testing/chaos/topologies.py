@@ -64,7 +64,7 @@ class Numbers(ReplayableSpout):
         if self._is_over or not self._is_due():
             return
         n = self._next
-        if n % _LOOKS_EVERY == 0 and n and Path(self._gate).exists():
+        if self._is_end(n):
             self._is_over = True
             self._collector.emit((END, n * _MS_PER_NUMBER, n), END)
             return
@@ -77,6 +77,9 @@ class Numbers(ReplayableSpout):
 
     def _emit(self, n: int) -> None:
         self._collector.emit((n, n * _MS_PER_NUMBER, 0), n)
+
+    def _is_end(self, n: int) -> bool:
+        return n % _LOOKS_EVERY == 0 and n > 0 and Path(self._gate).exists()
 
     def _is_due(self) -> bool:
         if self._per_second:
@@ -288,8 +291,10 @@ def _counted(kinds: Callable[[int], tuple[str, ...]]) -> Callable[[int], Mapping
     return expected
 
 
+counted_words = _counted(words_of)
+
 TOPOLOGIES = (
-    ChaosTopology("word-count", word_count, "count", _counted(words_of), 2),
+    ChaosTopology("word-count", word_count, "count", counted_words, 2),
     ChaosTopology("windowed-join", windowed_join, "count", _counted(lambda n: (f"left {n % 20}", f"right {n % 20}"))),
     ChaosTopology("diamond", diamond, "count", _counted(lambda n: (f"pair {n % 50}",)), 2),
     ChaosTopology("blocking-sink", blocking_sink, "count", _counted(lambda n: (f"stored {n % 50}",))),
