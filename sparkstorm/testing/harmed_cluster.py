@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sparkstorm.cluster.base import Hint, StateStore, Stored
+from sparkstorm.cluster.base import StateStore
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
-from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.model.worker_messages import ExitCode
 from sparkstorm.supervisor.local import MemoryDisk
 from sparkstorm.testing.faults import Fault, Trigger
+from sparkstorm.testing.faulty_session import FaultySession
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.local_cluster import LocalCluster
 from sparkstorm.testing.sim_data import TopologyData
@@ -43,94 +43,6 @@ QUICK = {
     "topology.max.worker.deaths": 1_000_000,
 }
 """Timers of the control plane, short, so that all it waits for happens within seconds."""
-
-
-class FaultySession:
-    """One session on the tree, which may be cut off, and whose writes may be refused or lose their answers."""
-
-    def __init__(self, inner: LocalStateStore, who: str, on_write: Callable[[FaultySession], str]) -> None:
-        self.inner, self.who, self._on_write = inner, who, on_write
-        self.is_cut = False
-        self.is_dead = False
-
-    @property
-    def address(self) -> str:
-        """Where the store is, for messages."""
-        return self.inner.address
-
-    @property
-    def is_connected(self) -> bool:
-        """Return whether calls would succeed now."""
-        return not (self.is_cut or self.is_dead) and self.inner.is_connected
-
-    @property
-    def session_epoch(self) -> int:
-        """Sessions lost so far."""
-        return self.inner.session_epoch
-
-    def get(self, path: str, hint: Hint | None = None) -> Stored | None:
-        """Read a node."""
-        self._reach()
-        return self.inner.get(path, hint)
-
-    def children(self, path: str, hint: Hint | None = None) -> list[str]:
-        """Names below a node."""
-        self._reach()
-        return self.inner.children(path, hint)
-
-    def ensure_path(self, path: str) -> None:
-        """Make the node unless it is there."""
-        self._write(lambda: self.inner.ensure_path(path))
-
-    def create(self, path: str, data: bytes) -> None:
-        """Make a new node."""
-        self._write(lambda: self.inner.create(path, data))
-
-    def put(self, path: str, data: bytes, version: int | None = None) -> int:
-        """Write a node."""
-        found: int = self._write(lambda: self.inner.put(path, data, version))
-        return found
-
-    def delete(self, path: str) -> None:
-        """Remove a node."""
-        self._write(lambda: self.inner.delete(path))
-
-    def put_ephemeral(self, path: str, data: bytes) -> None:
-        """Write this session's own ephemeral node."""
-        self._write(lambda: self.inner.put_ephemeral(path, data))
-
-    def try_ephemeral(self, path: str, data: bytes) -> bool:
-        """Make an ephemeral node if there is none."""
-        found: bool = self._write(lambda: self.inner.try_ephemeral(path, data))
-        return found
-
-    def create_sequential(self, prefix: str, data: bytes) -> str:
-        """Make a node with a growing number."""
-        found: str = self._write(lambda: self.inner.create_sequential(prefix, data))
-        return found
-
-    def close(self) -> None:
-        """End the session."""
-        self.is_dead = True
-        self.inner.close()
-
-    def _reach(self) -> None:
-        if self.is_cut or self.is_dead:
-            raise StoreUnavailableError(f"the session of {self.who} is cut off")
-
-    def _write(self, do: Callable[[], Any]) -> Any:
-        self._reach()
-        fate = self._on_write(self)
-        if fate.endswith("DIES_BEFORE_WRITE"):
-            raise SimulatedDeath(fate)
-        if fate.endswith("WRITE_REFUSED"):
-            raise StoreUnavailableError(f"{self.who}: the write did not reach the store")
-        found = do()
-        if fate.endswith("DIES_AFTER_WRITE"):
-            raise SimulatedDeath(fate)
-        if fate.endswith("ANSWER_LOST"):
-            raise StoreUnavailableError(f"{self.who}: the answer to a write was lost")
-        return found
 
 
 class HarmedCluster(LocalCluster):

@@ -6,7 +6,8 @@ import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
 from sparkstorm.testing import FeederSpout, sim_data
-from sparkstorm.testing.harmed_cluster import FaultySession, HarmedCluster
+from sparkstorm.testing.faulty_session import FaultySession
+from sparkstorm.testing.harmed_cluster import HarmedCluster
 from sparkstorm.transport.local import LocalStore
 
 PAID: list[int] = []
