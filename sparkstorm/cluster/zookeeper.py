@@ -8,6 +8,7 @@ fields or call the caller's non-blocking hint.
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,30 +18,25 @@ from kazoo.client import KazooClient, KazooRetry
 from kazoo.exceptions import (
     AuthFailedError,
     BadVersionError,
-    ConnectionClosedError,
-    ConnectionLoss,
     KazooException,
     NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
-    SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
-from kazoo.retry import ForceRetryError, RetryFailedError
-from kazoo.retry import InterruptedError as RetryInterruptedError
+from kazoo.retry import ForceRetryError
 from kazoo.security import ACL, Id, Permissions, make_digest_acl, make_digest_acl_credential
 
 from sparkstorm.cluster.base import Hint, Stored, check_path, check_size
+from sparkstorm.cluster.zookeeper_patience import ANSWERS, NO_ANSWER, Patience, Pauses
 from sparkstorm.cluster.zookeeper_rollback import SessionRenewal
 from sparkstorm.errors import InvalidConfigError, ReadOnlyConnectionError, StateConflictError, StoreUnavailableError, show
 from sparkstorm.settings import ZooKeeperSettings
 
-_NO_ANSWER = (RetryFailedError, RetryInterruptedError, ConnectionClosedError, KazooTimeoutError, KazooException)
-
 _LOG = logging.getLogger(__name__)
-_CLOSING_S = 2.0  # a restarted server is back within that; more would be added up by the requests of a driver's end
+_CLOSING_S = 2.0  # a restarted server is back within that; also of the end of a session, which kazoo gives 20 s
 
 # kazoo reports every reconnect with tracebacks; what matters of it reaches the caller as StoreUnavailableError.
 QUIET = logging.getLogger("sparkstorm.zookeeper.kazoo")
@@ -89,32 +85,6 @@ class _Watcher:
         self.hint()
 
 
-class Pauses:
-    """Pauses between the tries of one request: after a lost connection they end as soon as there is one again.
-
-    The growing pauses of the settings are for a server that is away; a restarted one would be waited for long after it is back.
-    """
-
-    def __init__(self, is_connected: Callable[[], bool], sleep: Callable[[float], None] = time.sleep) -> None:
-        self._is_connected, self._sleep = is_connected, sleep
-        self._is_cut = self._has_slept = False
-
-    def watching(self, ask: Callable[[], Any]) -> Any:
-        """Make one try, and note whether it has lost its connection."""
-        self._is_cut = self._has_slept = False
-        try:
-            return ask()
-        except (ConnectionLoss, SessionExpiredError):
-            self._is_cut = True
-            raise
-
-    def sleep(self, seconds: float) -> None:
-        """Sleep a part of a pause (kazoo makes parts of 0.1 s), unless it is over early; the first part always."""
-        if not (self._is_cut and self._has_slept and self._is_connected()):
-            self._has_slept = True
-            self._sleep(seconds)
-
-
 class ZooKeeperStateStore:
     """A session with ZooKeeper, under the laws of StateStore; raises StoreUnavailableError when it cannot be opened.
 
@@ -135,7 +105,7 @@ class ZooKeeperStateStore:
         self._epoch = 0
         self._closed = False
         self._written: dict[str, tuple[int, int]] = {}  # session and version of its ephemeral nodes, as it wrote them last
-        self._limit_s = address.request_timeout_ms / 1000
+        self._patience = Patience(address.request_timeout_ms / 1000)
         self.rollbacks = 0
         """Number of times that the server was older than the session, which was then made anew."""
         self._renewal = SessionRenewal(self._client, lambda: _make_client(address), self._note_rollback)
@@ -193,9 +163,11 @@ class ZooKeeperStateStore:
             raise StoreUnavailableError(f"the ZooKeeper session of process {self._pid} cannot be used in {os.getpid()}")
         try:
             epoch, pauses = self._epoch, Pauses(lambda: bool(self._client.connected))
-            until_s = time.monotonic() + self._limit_s
-            return self._retry(pauses)(pauses.watching, lambda: self._ask(epoch, until_s, request, arguments, options))
-        except (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError):
+            with self._patience as limit_s:
+                until_s = time.monotonic() + limit_s
+                retry = self._retry(pauses, limit_s)
+                return retry(pauses.watching, lambda: self._ask(epoch, until_s, request, arguments, options))
+        except ANSWERS:
             raise
         except (NoAuthError, AuthFailedError) as error:
             if self._conf.is_read_only:
@@ -204,7 +176,7 @@ class ZooKeeperStateStore:
                 f"ZooKeeper at {self.address} refuses to {what} {path}: storm.zookeeper.auth.user or "
                 f"storm.zookeeper.auth.password is not the one that made this tree"
             ) from error
-        except _NO_ANSWER as error:
+        except NO_ANSWER as error:
             raise StoreUnavailableError(
                 f"ZooKeeper at {self.address} did not answer the request to {what} {path} ({type(error).__name__})"
             ) from error
@@ -219,13 +191,13 @@ class ZooKeeperStateStore:
         except KazooTimeoutError as error:
             raise ForceRetryError from error
 
-    def _retry(self, pauses: Pauses) -> KazooRetry:
+    def _retry(self, pauses: Pauses, limit_s: float) -> KazooRetry:
         conf = self._conf
         return KazooRetry(
             max_tries=conf.retries,
             delay=conf.retry_interval_ms / 1000,
             max_delay=conf.retry_ceiling_ms / 1000,
-            deadline=self._limit_s,
+            deadline=limit_s,
             sleep_func=pauses.sleep,
             interrupt=lambda: self._closed,
         )
@@ -390,19 +362,26 @@ class ZooKeeperStateStore:
                     self._call("open", path, self._client.set_acls_async, self._at(path), [*acls, viewer])
 
     def hurry(self) -> None:
-        """Wait only briefly for answers from now on: the owner is about to close."""
-        self._limit_s = min(self._limit_s, _CLOSING_S)
+        """Wait only briefly for answers from now on, for all of them together: the owner is about to close."""
+        self._patience.bound(_CLOSING_S)
 
     def close(self) -> None:
-        """End the session; its ephemeral nodes go at once."""
+        """End the session; its ephemeral nodes go at once, or with its time-out when the server is away or silent."""
         if not self._closed and os.getpid() == self._pid:
             self._closed = True
             self._end()
 
     def _end(self) -> None:
+        # kazoo waits for a silent server as long as the session lasts; what is left of its threads ends with the process
+        ending = threading.Thread(target=self._stop, name="zookeeper-end", daemon=True)
+        ending.start()
+        ending.join(_CLOSING_S)
+
+    def _stop(self) -> None:
         self._renewal.close()
-        self._client.stop()
-        self._client.close()
+        with contextlib.suppress(KazooException):  # a thread of kazoo's that did not end
+            self._client.stop()
+            self._client.close()
 
 
 def viewer_identity(user: str, password: str) -> str:

@@ -47,7 +47,8 @@ class SessionRenewal:
             if self._is_ahead_of_server() and not self._is_over.is_set():
                 self._note_rollback()
                 self._client.stop()  # ends the session here, and forgets the transactions that it has seen
-                self._client.start_async()
+                if not self._is_over.is_set():
+                    self._client.start_async()
 
     def _is_ahead_of_server(self) -> bool:
         probe = self._make_probe()

@@ -1,12 +1,12 @@
-"""Checks the pauses between two tries of a request to ZooKeeper."""
+"""Checks the pauses between two tries of a request to ZooKeeper, and the time limits of requests."""
 
 from __future__ import annotations
 
 import pytest
-from kazoo.exceptions import ConnectionLoss
-from kazoo.retry import ForceRetryError, KazooRetry
+from kazoo.exceptions import ConnectionLoss, NoNodeError
+from kazoo.retry import ForceRetryError, KazooRetry, RetryFailedError
 
-from sparkstorm.cluster.zookeeper import Pauses
+from sparkstorm.cluster.zookeeper_patience import Patience, Pauses
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,33 @@ def test_a_pause_after_a_cut_ends_with_the_next_connection(error: type[Exception
     retry = KazooRetry(max_tries=5, delay=1.0, max_jitter=0.0, sleep_func=pauses.sleep, interrupt=lambda: False)
     assert retry(pauses.watching, ask) == "answer"
     assert sum(slept) == pytest.approx(slept_s)
+
+
+def test_unanswered_requests_of_an_ending_owner_share_one_time_limit() -> None:
+    now_s, given = [0.0], list[float]()
+    patience = Patience(10.0, lambda: now_s[0])
+
+    def ask(error: type[Exception] | None, took_s: float = 99.0) -> None:
+        try:
+            with patience as limit_s:
+                given.append(limit_s)
+                now_s[0] += min(took_s, limit_s)
+                if error:
+                    raise error
+        except (RetryFailedError, NoNodeError):
+            return
+
+    ask(RetryFailedError)
+    ask(RetryFailedError)
+    patience.bound(2.0)
+    for error, took_s in (
+        (None, 1.5),
+        (NoNodeError, 1.5),
+        (RetryFailedError, 0.5),
+        (RetryFailedError, 99.0),
+        (RetryFailedError, 99.0),
+    ):
+        ask(error, took_s)
+    patience.bound(2.0)
+    ask(RetryFailedError)
+    assert given == [10.0, 10.0, 2.0, 2.0, 2.0, 1.5, 0.1, 0.1]

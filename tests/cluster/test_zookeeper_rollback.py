@@ -1,8 +1,11 @@
-"""Checks that a session outlives a ZooKeeper that was emptied or put back to an older state."""
+"""Checks that a session outlives a ZooKeeper that was emptied or put back to an older state, and ends before a silent one."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import threading
 import time
 from pathlib import Path
 
@@ -11,8 +14,10 @@ import pytest
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.embedded import ZooKeeperServer
 from sparkstorm.errors import StoreUnavailableError
+from tests.waiting import wait_until
 
 WITHIN_S = 60.0  # kazoo alone asks such a server for ever
+ENDS_S = 30.0
 
 
 @pytest.mark.parametrize("is_emptied", [True, False], ids=["emptied", "put back"])
@@ -70,3 +75,24 @@ def test_a_request_to_a_server_that_is_away_ends_within_its_limit(own_zookeeper:
         assert time.monotonic() - began < WITHIN_S
     finally:
         store.close()
+
+
+def test_sessions_end_soon_although_their_server_is_silent(own_zookeeper: ZooKeeperServer) -> None:
+    user, password = own_zookeeper.identity
+    address = ZooKeeperAddress(own_zookeeper.hosts, "/storm", user, password, 30_000)
+    stores = [ZooKeeperStateStore(address) for _ in range(2)]
+    stores[0].put("/here", b"x")
+    pid = int((own_zookeeper.data_dir / "zookeeper.pid").read_text().split()[0])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        for store in stores:
+            store.hurry()
+            for _ in range(5):
+                with pytest.raises(StoreUnavailableError):
+                    store.get("/here")
+            store.close()
+        assert time.monotonic() - began < ENDS_S  # kazoo alone: some 14 s for each end, and 2 s for each request
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: not any(each.name == "zookeeper-end" for each in threading.enumerate()), "the end of the sessions")
