@@ -101,7 +101,7 @@ MUTANTS = (
     # journals
     Mutant(_JOURNAL, "self._sweep_at, self._delta_bytes, self._swept_bytes = self._entries, 0, 0",
            "self._sweep_at, self._delta_bytes, self._swept_bytes = self._entries + 1, 0, 0", JOURNAL),
-    Mutant(_JOURNAL, "self._entries -= self._sweep_at", "pass", COMMITS),
+    Mutant(_JOURNAL, "self._entries -= self._sweep_at", "pass", JOURNAL),
     Mutant(_JOURNAL, "return whole, [fields[field] for fields in entries[begin + 1 :] if fields.get(field)]",
            "return whole, [fields[field] for fields in entries[begin + 2 :] if fields.get(field)]", JOURNAL),
     # ledgers and pending
