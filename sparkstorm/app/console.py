@@ -79,15 +79,18 @@ def progress_text(progress: TopologyProgress, rate: float) -> str:
 
 def bad_lines(bad: Mapping[str, int]) -> list[str]:
     """Return a sentence for each component that sent records to its stream `bad`."""
-    return [f"{count:,} records went to the stream {BAD_STREAM} of {component}" for component, count in sorted(bad.items())]
+    return [
+        f"{counted(count, 'record')} went to the stream {BAD_STREAM} of {component}" for component, count in sorted(bad.items())
+    ]
 
 
 def late_lines(late: Mapping[str, Sequence[int]]) -> list[str]:
     """Return a sentence for each component with tuples that came too late for its windows: how many of all, and a remedy."""
     return [
-        f"component '{component}': {count:,} of {executed:,} tuples ({100 * count / max(executed, 1):.1f} %) came too late for its "
+        f"component '{component}': {count:,} of {counted(executed, 'tuple')} ({100 * count / max(executed, 1):.1f} %) "
+        "came too late for its "
         "windows, behind newer ones of their sender by more than lag and allowed lateness; read the source in the order of "
-        "times (time= of Kafka, order= of files), or raise the lag"
+        "times (time= of Kafka, files and Redis streams), or raise the lag"
         for component, (count, executed) in sorted(late.items())
     ]
 

@@ -33,7 +33,7 @@ class Group:
         shown = values if len(values) <= 100 else f"{values[:97]}..."
         if self.count == 1:
             return f"1 tuple, {shown}: {self.example.reason[:200]}"
-        return f"{self.count:,} tuples, the first {shown}: {self.example.reason[:200]}"
+        return f"{counted(self.count, 'tuple')}, the first {shown}: {self.example.reason[:200]}"
 
 
 class Groups:

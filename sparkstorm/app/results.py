@@ -15,7 +15,7 @@ from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.connectors.file_sinks import FileSink, read_arrow_schema
 from sparkstorm.connectors.sql_sink import SqlSink
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError
-from sparkstorm.model.names import file_name
+from sparkstorm.model.names import counted, file_name
 from sparkstorm.model.strict import named_errors, one_of, read_as, whole
 from sparkstorm.model.topology import DEFAULT_STREAM, Component, Grouping, Subscription, Topology
 from sparkstorm.model.values.column_types import parse_type
@@ -210,7 +210,7 @@ def _say_state(result: Result, pairs: Sequence[tuple[Any, Any]], file: Path, say
     for key, value in pairs[: result.top]:
         say(f"{value:>12,}  {key}" if isinstance(value, int) else f"  {key}: {value}")
     where = f"table {result.table}" if result.format == "table" else file
-    say(f"{len(pairs):,} keys{sum_text([value for _, value in pairs])}; results are in {where}")
+    say(f"{counted(len(pairs), 'key')}{sum_text([value for _, value in pairs])}; results are in {where}")
 
 
 def _place(result: Result, topology_id: str) -> str:

@@ -195,7 +195,7 @@ class Run:
             end(handle)
 
     def _say_stopped(self, handle: TopologyHandle, progress: TopologyProgress) -> None:
-        rest = "every tree is settled" if progress.is_settled else f"{progress.pending:,} trees are open"
+        rest = "every tree is settled" if progress.is_settled else f"{counted(progress.pending, 'tree is open', 'trees are open')}"
         self.console.say(f"stopped; {rest}; the same command goes on with {handle.topology_id} from here, --fresh drops it")
 
     def _dead_letters(self, handle: TopologyHandle) -> DeadLetterFile:
@@ -212,7 +212,7 @@ class Run:
                 self.console.say(f"  {line}")
             return PARKED
         if progress.failed and not self._replays():
-            self.console.say(f"{progress.failed:,} trees failed, and no spout emits them again")
+            self.console.say(f"{counted(progress.failed, 'tree')} failed, and no spout emits them again")
             return PARKED
         return OK
 

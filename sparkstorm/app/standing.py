@@ -19,6 +19,7 @@ from sparkstorm.config import Conf, load_conf, merge, parse_override
 from sparkstorm.embedded.connection import read_only_path
 from sparkstorm.embedded.stores import connection_path, not_configured
 from sparkstorm.errors import SparkStormError, StoreUnavailableError
+from sparkstorm.model.names import counted
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.settings import DriverSettings
 
@@ -112,7 +113,7 @@ def up_lines(conf: Conf, slots: int, log_dir: Path) -> list[str]:
     path = connection_path(conf).resolve()
     viewer = read_only_path(path)
     return [
-        f"the cluster is up: {slots} slots; logs are in {log_dir}",
+        f"the cluster is up: {counted(slots, 'slot')}; logs are in {log_dir}",
         f"connection file: {path} (whoever has it commands the cluster)",
         f"for those who only look: {viewer if viewer.exists() else 'none (see sparkstorm.redis.viewer.user)'}",
         f"submit from any process:  export {VARIABLE}={path}",

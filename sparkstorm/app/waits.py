@@ -12,6 +12,7 @@ from sparkstorm.app.console import held_lines
 from sparkstorm.client.handle import TopologyProgress
 from sparkstorm.errors import StoreFullError, StoreUnavailableError
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.model.names import counted
 from sparkstorm.model.status import TopologyStatus
 
 IDLE_S = 3.0  # shorter pauses are part of normal work
@@ -148,5 +149,6 @@ def _open_work(progress: TopologyProgress) -> str:
     if progress.held:
         return "; ".join(held_lines(progress.held)) + ": the run goes on until it acks or fails them, and no window fires past them"
     if progress.pending:
-        return f"{progress.pending:,} trees are open: their acks, or topology.message.timeout.secs, are waited for"
+        is_open = counted(progress.pending, "tree is open", "trees are open")
+        return f"{is_open}: their acks, or topology.message.timeout.secs, are waited for"
     return "the spouts have nothing to emit" if progress.is_settled else "tuples are under way: bolts work on them"

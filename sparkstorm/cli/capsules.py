@@ -11,7 +11,7 @@ from sparkstorm.cli.dead_letters import letter_text, read_letters_of_file
 from sparkstorm.client.logs import shown
 from sparkstorm.errors import InvalidConfigError, NotAliveError
 from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.names import file_name
+from sparkstorm.model.names import counted, file_name
 from sparkstorm.recording.capsule_files import ENDING, read_capsule, write_capsule
 from sparkstorm.recording.capsule_tests import name_of_test, text_of_test
 
@@ -79,6 +79,6 @@ def _show(arguments: argparse.Namespace, path: Path, letter: DeadLetter) -> None
         write_json({"capsule": str(path), "letter": letter.as_record()})
         return
     print(letter_text(str(path), letter))
-    state = "none" if letter.state is None else f"{len(letter.state):,} keys"
+    state = "none" if letter.state is None else counted(len(letter.state), "key")
     print(f"  state: {state}; code {shown(letter.failure.code_version[:12]) or '?'}")
     print("\n".join(f"  {shown(line)}" for line in letter.failure.traceback.splitlines()))

@@ -12,6 +12,7 @@ from sparkstorm.client import TopologyHandle
 from sparkstorm.config import check, parse_override
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import ExecutorId, TaskInfo, WorkerSlot
+from sparkstorm.model.names import counted
 from sparkstorm.model.requests import LOG_LEVELS, LogLevel, RebalancePlan
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 
@@ -122,10 +123,10 @@ def rebalance_options(arguments: argparse.Namespace) -> RebalanceOptions:
 def plan_text(plan: RebalancePlan, tasks: Mapping[int, TaskInfo]) -> str:
     """Return a plan as text: executors that stay, move, begin or end, and topologies without a slot."""
     movement = plan.movement
-    workers = f"{len(set(plan.before.values()))} -> {plan.given_workers} workers"
+    workers = f"{len(set(plan.before.values()))} -> {counted(plan.given_workers, 'worker')}"
     if plan.shortfall:
         workers += f" ({plan.wanted_workers} wanted: {plan.shortfall})"
-    lines = [f"plan for {plan.topology_id}: {workers}, {len(movement.stayed)} executors stay"]
+    lines = [f"plan for {plan.topology_id}: {workers}, {counted(len(movement.stayed), 'executor stays', 'executors stay')}"]
     for executor, before, after in movement.moved:
         lines.append(f"  {executor_text(executor, tasks)}: {before or 'new'} -> {after}")
     lines += [f"  {executor_text(executor, tasks)}: ends on {slot}" for executor, slot in movement.dropped]

@@ -15,6 +15,7 @@ from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.connectors.patience import Patience, Secret, plain_name, without_password
 from sparkstorm.connectors.time_order import NO_TIME, PartitionOrder, RecordTime, TimeOf
 from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.names import counted
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.model.values.tagged import to_json
 
@@ -233,7 +234,7 @@ def _loss(info: Mapping[str, Any], last: str, passed: int | None) -> str:
         if added < passed:
             return f"an unknown number of entries was deleted with the stream: {passed} had been read, {added} were added since,"
         if (lost := added - info["length"] - passed) > 0:
-            return f"{lost} entries were trimmed and never read"
+            return f"{counted(lost, 'entry was', 'entries were')} trimmed and never read"
     deleted = info.get("max-deleted-entry-id", b"0-0").decode()
     return f"entries up to {deleted} were deleted and never read" if order(deleted) > order(last) else ""
 

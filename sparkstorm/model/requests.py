@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError
 from sparkstorm.model.assignment import ExecutorId, Movement, TopologyBase, WorkerSlot, movement
+from sparkstorm.model.names import counted
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import validate_name
@@ -110,7 +111,7 @@ class RebalancePlan:
         if given >= self.wanted_workers:
             return ""
         if given == executors:
-            return f"it has {executors} executors"
+            return f"it has {counted(executors, 'executor')}"
         return (
             f"{self.slots} slots are there for it" if given >= self.slots else f"its scheduler takes {given} of {self.slots} slots"
         )

@@ -16,6 +16,7 @@ from sparkstorm.errors import (
     TamperedBlobError,
 )
 from sparkstorm.model.assignment import TopologyBase
+from sparkstorm.model.names import counted
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.records import decode_record
 from sparkstorm.model.requests import (
@@ -222,7 +223,8 @@ class RequestVerbs:
         assignment = reading.snapshot.assignments.get(base.topology_id)
         if options.conf and assignment is not None and assignment.code_by_slot:
             raise IllegalTransitionError(
-                f"a gray upgrade of {base.name} was completed with {len(assignment.code_by_slot)} workers on other code and "
+                f"a gray upgrade of {base.name} was completed with {counted(len(assignment.code_by_slot), 'worker')} on "
+                f"other code and "
                 "configuration: upgrade the others, or update the topology, before its configuration is changed"
             )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.model.names import counted
 from sparkstorm.notebook.svg import FAINT, INK, LINE, LOST, PALETTE, PAPER, Svg, cut, document, text
 from sparkstorm.scheduling.laboratory import Scene
 
@@ -38,7 +39,7 @@ def scene_map(scene: Scene, title: str = "") -> Svg:
     names = {each.id: each.name for each in scene.topologies}
     cells: _Cells = {}
     for topology_id, slot, executors in _workers(scene):
-        tip = f"{names.get(topology_id, topology_id)} on {slot}: {len(executors)} executors"
+        tip = f"{names.get(topology_id, topology_id)} on {slot}: {counted(len(executors), 'executor')}"
         color = colors.get(topology_id, FAINT)
         cells[slot] = _Cell(((color, 1),), str(len(executors)), tip)
     legend = [(colors[each.id], cut(each.name, 40)) for each in scene.topologies]
@@ -97,7 +98,7 @@ def _drawn(scene: Scene, before: Scene | None, cells: _Cells, legend: list[tuple
         parts.append(_draw_row(node, words, ports, is_lost, cells, scene, y, width))
         y += _ROW + _GAP
     if len(rows) > _MOST_ROWS:
-        parts.append(text(12, y + 12, f"… and {len(rows) - _MOST_ROWS:,} supervisors more", 12, FAINT))
+        parts.append(text(12, y + 12, f"… and {counted(len(rows) - _MOST_ROWS, 'supervisor')} more", 12, FAINT))
         y += 24
     keys, y = _draw_legend([*legend, (PAPER, "free"), *_dead_key(scene)], y + 10, width)
     return Svg(document(width, y, [*parts, keys], title), width, y)

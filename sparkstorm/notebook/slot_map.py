@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.model.names import counted
 from sparkstorm.notebook.svg import FAINT, INK, LINE, LOST, PALETTE, PAPER, Svg, cut, document, text
 from sparkstorm.scheduling.laboratory import Scene, former_slots
 from sparkstorm.scheduling.records import SupervisorView, TopologyView
@@ -90,7 +91,7 @@ def slot_map(scene: Scene, before: Scene | None = None, states: Mapping[WorkerSl
         drawn.append(_draw_row(row, y, legend))
         y += row.height + _GAP
     if len(rows) > len(shown):
-        drawn.append(text(_GAP + 4, y + 12, f"… and {len(rows) - len(shown):,} supervisors more", 12, FAINT))
+        drawn.append(text(_GAP + 4, y + 12, f"… and {counted(len(rows) - len(shown), 'supervisor')} more", 12, FAINT))
         y += 24
     words = [slot.state for row in shown for slot in row.slots if slot.state and slot.topology and not row.is_lost]
     keys, y = _draw_legend(legend, words, before is not None, y + 6, width)

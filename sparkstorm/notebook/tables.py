@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from sparkstorm.model.names import counted
+
 _STYLE = "padding:2px 10px;text-align:{};border-bottom:1px solid #d9d9d9;white-space:nowrap"
 _MOST_ROWS = 200
 
@@ -40,7 +42,7 @@ class Table:
 
     def _rest(self) -> str:
         left = len(self.rows) - _MOST_ROWS
-        return f"<p>… and {left:,} rows more</p>" if left > 0 else ""
+        return f"<p>… and {counted(left, 'row')} more</p>" if left > 0 else ""
 
     def __repr__(self) -> str:
         lines = [[_words(name) for name in self.columns]]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from sparkstorm.model.names import counted
 from sparkstorm.model.tasks import executors_by_component, task_count
 from sparkstorm.model.topology import DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.notebook.graph_layout import Layout, lay_out
@@ -146,8 +147,9 @@ def _box(node: Node, layout: Layout) -> Iterator[str]:
     """Yield the parts of one component."""
     x, y = _x(layout.layers[node.id]), round(_y(layout.heights[node.id]) - _TALL / 2)
     color = _SPOUT if node.kind == "spout" else _BOLT
-    tasks = "" if node.tasks == node.executors else f", {node.tasks} tasks"
-    yield f"<g><title>{escape(f'{node.kind} {node.id}: {node.executors} executors, {node.tasks} tasks')}</title>"
+    tasks = "" if node.tasks == node.executors else f", {counted(node.tasks, 'task')}"
+    size = f"{counted(node.executors, 'executor')}, {counted(node.tasks, 'task')}"
+    yield f"<g><title>{escape(f'{node.kind} {node.id}: {size}')}</title>"
     yield f'<rect x="{x}" y="{y}" width="{_BOX}" height="{_TALL}" rx="8" fill="{PAPER}" stroke="{color}" stroke-width="1.5"/>'
     yield text(x + 12, y + 24, cut(node.id, 19), 14, INK, "600")
     yield text(x + 12, y + 43, f"{node.kind} ×{node.executors}{tasks}", 12, FAINT)

@@ -18,6 +18,7 @@ from pyspark.sql import functions as sf
 from sparkstorm.api.components import ReplayableSpout, Stateful
 from sparkstorm.checkpoint.files import POSITION, STATE, TIME, CheckpointWriter, Row
 from sparkstorm.errors import CheckpointError, InvalidTopologyError
+from sparkstorm.model.names import counted
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.arrow_map import quoted
@@ -198,7 +199,8 @@ def _write(
     for id, count in counts.items():
         if count["waiting"]:
             raise CheckpointError(
-                f"bolt '{id}' has {count['waiting']:,} inputs that it has neither acked nor failed: a checkpoint cannot hold them"
+                f"bolt '{id}' has {counted(count['waiting'], 'input')} that it has neither acked nor failed: "
+                "a checkpoint cannot hold them"
             )
     for spout, tasks in extents.items():
         writer.add(spout, "spout", _spout_rows(plan, spout, tasks))

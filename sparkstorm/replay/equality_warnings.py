@@ -17,6 +17,7 @@ from typing import Any
 from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import Stateful
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
+from sparkstorm.model.names import counted
 from sparkstorm.model.topology import Component, Subscription, Topology
 from sparkstorm.replay.bolt_code import chances_in, clocks_in, may_keep_attributes, may_know_its_task, names_in, only_adds
 from sparkstorm.replay.evidence import Evidence
@@ -261,7 +262,8 @@ def _of_guarantee(conf: Mapping[str, Any], bolt: Component, seen: RowOrder) -> I
         yield ReplayWarning(
             bolt.id,
             "dead letters",
-            f"put {parked:,} inputs aside after one try: under {guarantee} delivery a live run has no dead letters; it {live}",
+            f"put {counted(parked, 'input')} aside after one try: "
+            f"under {guarantee} delivery a live run has no dead letters; it {live}",
         )
     if kept and guarantee != "exactly-once":
         yield ReplayWarning(bolt.id, "guarantee", f"has {kept}, and {guarantee} delivery may bring a live tuple twice or never")

@@ -11,6 +11,7 @@ from sparkstorm.errors import NotAliveError
 from sparkstorm.model.assignment import TaskInfo
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure
+from sparkstorm.model.names import counted
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.supervisor.slot_machine import LocalAssignment
@@ -149,7 +150,7 @@ class LocalTopology:
 def _inputs_of(bolt: BoltTask) -> str:
     held = len(bolt.held) - len(bolt.retries)
     name = f"{bolt.component}#{bolt.task}"
-    return f"{held} inputs of {name} that it has neither acked nor failed" if held > 0 else f"inputs of {name}"
+    return f"{counted(held, 'input')} of {name} that it has neither acked nor failed" if held > 0 else f"inputs of {name}"
 
 
 def _waiting_in(slot: SimSlot) -> list[str]:
@@ -160,6 +161,6 @@ def _waiting_in(slot: SimSlot) -> list[str]:
         return [f"worker {slot.slot} is down" + (f": {cause}" if cause else "")]
     crew = worker.crew
     found = [] if worker.is_settled else [f"a commit of {slot.slot}"]
-    found += [f"{len(s.pending)} trees of {s.component}#{t}" for t, s in crew.spouts.items() if not s.pending.idle]
+    found += [f"{counted(len(s.pending), 'tree')} of {s.component}#{t}" for t, s in crew.spouts.items() if not s.pending.idle]
     found += [_inputs_of(bolt) for bolt in crew.bolts.values() if bolt.is_waiting]
     return found + [f"frames for task {t}" for t, inbox in crew.inboxes.items() if inbox.chunks]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from sparkstorm.model.names import counted
 from sparkstorm.worker.backpressure import SPOUTS_STOP_AT, Backpressure
 from sparkstorm.worker.counting.loop_time import IDLE
 from sparkstorm.worker.progress import TaskCounts
@@ -55,5 +56,6 @@ class Waiting:
             )
         if spout.pending.room == 0:
             yield (
-                f"spout '{spout.component}' pauses: each task has {len(spout.pending):,} trees open (topology.max.spout.pending)"
+                f"spout '{spout.component}' pauses: each task has {counted(len(spout.pending), 'tree')} open "
+                "(topology.max.spout.pending)"
             )

@@ -147,7 +147,7 @@ class Plain(Spout):
 @pytest.mark.parametrize(
     ("spout", "bolt", "sentence"),
     [
-        (FeederSpout(), Keeps(), r"'bolt' \(task \d\) has 1 inputs that it has neither acked nor failed|has 1 open messages"),
+        (FeederSpout(), Keeps(), r"'bolt' \(task \d\) has 1 input that it has neither acked nor failed|has 1 open messages"),
         (Plain(), Count(), r"spout 'spout' \(task \d\) has not come to rest, or has no position to hand over"),
     ],
 )

@@ -52,7 +52,7 @@ PLAN = RebalancePlan(
 
 def test_a_plan_names_every_executor_that_moves_ends_or_finds_no_slot() -> None:
     assert plan_text(PLAN, TASKS).splitlines() == [
-        "plan for words-1-1: 1 -> 2 workers, 1 executors stay",
+        "plan for words-1-1: 1 -> 2 workers, 1 executor stays",
         "  count#2-2: new -> node-2:6700",
         "  count#2-3: ends on node-1:6700",
         "  count#3-3: no slot is free for it",
@@ -70,9 +70,9 @@ def test_a_plan_names_every_executor_that_moves_ends_or_finds_no_slot() -> None:
 @pytest.mark.parametrize(
     ("wanted", "slots", "words"),
     [
-        (99, 2, "1 -> 2 workers (99 wanted: 2 slots are there for it), 1 executors stay"),
-        (99, 9, "1 -> 2 workers (99 wanted: its scheduler takes 2 of 9 slots), 1 executors stay"),
-        (2, 9, "1 -> 2 workers, 1 executors stay"),
+        (99, 2, "1 -> 2 workers (99 wanted: 2 slots are there for it), 1 executor stays"),
+        (99, 9, "1 -> 2 workers (99 wanted: its scheduler takes 2 of 9 slots), 1 executor stays"),
+        (2, 9, "1 -> 2 workers, 1 executor stays"),
     ],
 )
 def test_a_plan_says_how_many_workers_were_wanted_and_are_given(wanted: int, slots: int, words: str) -> None:
@@ -171,7 +171,8 @@ def test_a_status_shows_counts_workers_and_what_is_wrong() -> None:
         "count          2        0         5      0       0       0        0",
         "12 records went to the stream bad of lines",
         "component 'sum': 10 of 40 tuples (25.0 %) came too late for its windows, behind newer ones of their sender by more than "
-        "lag and allowed lateness; read the source in the order of times (time= of Kafka, order= of files), or raise the lag",
+        "lag and allowed lateness; read the source in the order of times (time= of Kafka, files and Redis "
+        "streams), or raise the lag",
         "component 'batch' holds 3 inputs that it has neither acked nor failed",
         "complete latency: p50 4 ms, p99 25 ms",
         "",

@@ -149,8 +149,8 @@ def read_to_six(source: RedisSource, client: Any, name: str) -> Any:
 @pytest.mark.parametrize(
     ("harm", "sentence"),
     [
-        ([("XADD", "7-0"), ("XADD", "8-0"), ("XTRIM", 1)], r"1 entries were trimmed and never read of stream links-\d+ behind 6-0"),
-        ([("XADD", "7-0"), ("XTRIM", 0)], "1 entries were trimmed and never read"),
+        ([("XADD", "7-0"), ("XADD", "8-0"), ("XTRIM", 1)], r"1 entry was trimmed and never read of stream links-\d+ behind 6-0"),
+        ([("XADD", "7-0"), ("XTRIM", 0)], "1 entry was trimmed and never read"),
         ([("XADD", "7-0"), ("XDEL", "7-0")], "entries up to 7-0 were deleted and never read"),
         (
             [("DEL",), ("XADD", "7-0")],

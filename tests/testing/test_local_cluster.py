@@ -196,7 +196,7 @@ def test_what_never_comes_to_rest_is_named() -> None:
     with LocalCluster() as cluster:
         cluster.submit(builder.build())
         spout.feed([1])
-        with pytest.raises(TimeoutError, match=r"1 trees of s#3.*1 inputs of b#2 that it has neither acked nor failed"):
+        with pytest.raises(TimeoutError, match=r"1 tree of s#3.*1 input of b#2 that it has neither acked nor failed"):
             cluster.run_until_idle(limit_secs=10)
         assert cluster.counts("b").held == 1
 

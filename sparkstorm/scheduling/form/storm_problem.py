@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, show
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.model.names import counted
 from sparkstorm.model.shared_memory import check_regions
 from sparkstorm.model.strict import UnfitValueError, expected, named_errors, one_of, read_as, reader_of
 from sparkstorm.scheduling.blacklist import BlacklistScheduler
@@ -278,4 +279,4 @@ def rows_of(placed: Mapping[ExecutorId, WorkerSlot]) -> list[dict[str, Any]]:
 def _status(cluster: ClusterView, topology_id: str) -> str:
     placement = cluster.placement(topology_id)
     total = len(cluster.topologies[topology_id].executors)
-    return f"{total - placement.num_missing} of {total} executors on {placement.num_workers} workers"
+    return f"{total - placement.num_missing} of {total} executors on {counted(placement.num_workers, 'worker')}"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.model.names import counted
 from sparkstorm.scheduling.reasons import Reasons
 from sparkstorm.scheduling.resource.attempt import Attempt
 from sparkstorm.scheduling.resource.node_order import NodeMap, NodeOrder, NodeSort, Preferences
@@ -212,5 +213,5 @@ class Search:
 
     def _short(self, at: int, total: int) -> Result:
         words = f"Cannot schedule by {self._options.title} ({self._states} states traversed, "
-        words += f"backtracked {self._steps_back} times, {at} of {total} executors scheduled)"
+        words += f"backtracked {counted(self._steps_back, 'time')}, {at} of {total} executors scheduled)"
         return Result(Outcome.NOT_ENOUGH_RESOURCES, words)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sparkstorm.model.assignment import WorkerBeat
+from sparkstorm.model.names import counted
 from sparkstorm.model.upgrade import GrayUpgrade
 
 STATS = "shadow"
@@ -32,7 +33,7 @@ class ShadowFigures:
 
     def __str__(self) -> str:
         return (
-            f"{self.component}#{self.task}: {self.compared:,} tuples compared, {self.different:,} come out differently, "
+            f"{self.component}#{self.task}: {counted(self.compared, 'tuple')} compared, {self.different:,} come out differently, "
             f"{self.skipped:,} skipped"
         )
 

@@ -17,6 +17,7 @@ from sparkstorm.acking.pending import Pending
 from sparkstorm.checkpoint.files import POSITION, STATE, TIME, CheckpointWriter, Row
 from sparkstorm.errors import CheckpointError
 from sparkstorm.model.assignment import TaskInfo
+from sparkstorm.model.names import counted
 from sparkstorm.transport.base import entry_order
 from sparkstorm.worker.journal import whole_and_deltas
 from sparkstorm.worker.progress import Progress, merge
@@ -63,7 +64,7 @@ class Source:
         info, (record, entries) = self._tasks[task], entries_of(self._reader, task)
         where = f"'{info.component_id}' (task {task})"
         if record.held:
-            return f"{where} has {len(record.held):,} inputs that it has neither acked nor failed"
+            return f"{where} has {counted(len(record.held), 'input')} that it has neither acked nor failed"
         if entry_order(record.last_entry) > entry_order(record.cursor.entry) or record.cursor.row:
             return f"tuples wait for {where}"
         epochs = [fields["e"] for fields in entries if "e" in fields]
@@ -73,7 +74,7 @@ class Source:
             pending = Pending()
             pending.load(*whole_and_deltas(entries, "p"))
             if not pending.idle:
-                return f"{where} has {len(pending):,} open messages"
+                return f"{where} has {counted(len(pending), 'open message')}"
         return ""
 
     def _rows(self, task: int, kept: Kept, has_base: bool) -> Iterator[Row]:
