@@ -222,7 +222,7 @@ class NeverReleases(FaultyTransport):
     (slot_that_never_wakes_a_worker, "word_count", 10, 3),
     (supervisor_that_registers_once, "word_count", 10, 3),
     (nimbus_that_forgets_what_another_accepted, "word_count", 10, 3),
-    (inbox_that_saves_no_cursor_within_an_entry, "wide", 6, 3),
+    (inbox_that_saves_no_cursor_within_an_entry, "wide", 6, 0),
     (inbox_that_forgets_how_many_rows_were_done, "wide", 6, 4),
     (spout_that_saves_its_position_only_with_open_trees, "wide", 6, 3),
     (upgrade_that_removes_the_children_before_the_record, "word_count", 10, 3),
@@ -234,6 +234,9 @@ def test_a_planted_fault_is_found_and_shrunk(
     plant(monkeypatch)
     with pytest.raises(SimulationError) as caught:
         simulate(subject(name, size), range(SEEDS))
+    if most_faults == 0:  # the audit of the edges sees it without any fault
+        assert str(caught.value).startswith("a run without faults fails: "), str(caught.value)
+        return
     found = re.match(r"seed (\d+), (\d+) of \d+ faults: ", str(caught.value))
     assert found is not None and 1 <= int(found[2]) <= most_faults, str(caught.value)
 
