@@ -68,8 +68,8 @@ def test_what_holds_a_spout_back_is_named() -> None:
 def test_a_task_that_has_moved_is_at_its_newest_owner() -> None:
     before = {"a:1": record(1000), "b:1": record(1000)}
     after = {"a:1": record(2000), "b:1": record(2000)}
-    after["b:1"].counts_by_task[2].token = 2
-    assert {load.task: load.slot for load in loads(before, after) if load.task == 2} == {2: "b:1"}
+    after["a:1"].counts_by_task[2].token = 2
+    assert {load.task: load.slot for load in loads(before, after) if load.task == 2} == {2: "a:1"}
 
 
 def test_a_worker_without_a_newer_record_is_left_out() -> None:
