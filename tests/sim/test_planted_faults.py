@@ -223,7 +223,7 @@ class NeverReleases(FaultyTransport):
     (supervisor_that_registers_once, "word_count", 10, 3),
     (nimbus_that_forgets_what_another_accepted, "word_count", 10, 3),
     (inbox_that_saves_no_cursor_within_an_entry, "wide", 6, 0),
-    (inbox_that_forgets_how_many_rows_were_done, "wide", 6, 4),
+    (inbox_that_forgets_how_many_rows_were_done, "wide", 6, 6),
     (spout_that_saves_its_position_only_with_open_trees, "wide", 6, 3),
     (upgrade_that_removes_the_children_before_the_record, "word_count", 10, 3),
     (nimbus_that_compares_nothing_with_redis, "word_count", 10, 3),
