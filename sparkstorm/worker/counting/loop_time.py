@@ -50,6 +50,11 @@ class TaskTime:
             self._paused_us[self.pause] = self._paused_us.get(self.pause, 0) + now_us - self._since_us
         self.pause, self._since_us = cause, now_us
 
+    @property
+    def has_news(self) -> bool:
+        """Return whether `take` would return anything."""
+        return bool(self.busy_us) or self.pause is not None or bool(self._paused_us)
+
     def take(self, now_us: int) -> tuple[int, dict[int, int]]:
         """Return and forget the busy time and the paused time by cause; a pause goes on."""
         if self.pause is not None:

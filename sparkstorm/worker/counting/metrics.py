@@ -28,6 +28,7 @@ class Tally:
             self.of(task).token = plan.token_by_task[task]
         self._spouts = [(self.of(task), spout) for task, spout in crew.spouts.items()]
         self._bolts = [(self.of(task), bolt) for task, bolt in crew.bolts.items()]
+        self._threaded = [(counts, bolt) for counts, bolt in self._bolts if bolt.has_thread]
 
     def of(self, task: int) -> TaskCounts:
         """One task's counts."""
@@ -43,7 +44,11 @@ class Tally:
     def note_commit(self, commit: Commit) -> None:
         """Count a commit; its entries are counted by edge."""
         self._progress.commits += 1
-        written = sum(len(data) for _, data, _ in commit.frames) + sum(len(data) for _, data in commit.journal)
+        written = 0
+        for _, data, _ in commit.frames:
+            written += len(data)
+        for _, data in commit.journal:
+            written += len(data)
         self._progress.commit_bytes += written
 
     def note(self, now_ms: int, now_us: int, latencies_ms: list[int]) -> None:
@@ -56,7 +61,8 @@ class Tally:
             counts.failed, spout.failed = counts.failed + spout.failed, 0
             counts.pending, counts.is_exhausted = len(spout.pending), spout.is_exhausted and spout.has_said_all
             counts.total, counts.done = spout.extent()
-            counts.add_times(*spout.spent.take(now_us))
+            if spout.spent.has_news:
+                counts.add_times(*spout.spent.take(now_us))
         for counts, bolt in self._bolts:
             counts.executed, bolt.executed = counts.executed + bolt.executed, 0
             counts.acked, bolt.acked = counts.acked + bolt.acked, 0
@@ -65,7 +71,9 @@ class Tally:
             counts.held = max(0, len(bolt.held) - len(bolt.retries)) if bolt.held else 0
             if bolt.time is not None and bolt.time.timing is not None:
                 counts.late, bolt.time.timing.late = counts.late + bolt.time.timing.late, 0
-            counts.add_times(*bolt.spent.take(now_us))
+            if bolt.spent.has_news:
+                counts.add_times(*bolt.spent.take(now_us))
+        for counts, bolt in self._threaded:
             counts.busy_us += bolt.take_thread_us()
 
     def gauges(self) -> Any:

@@ -139,6 +139,11 @@ class BoltTask:
         self.oldest_ms = min(self.oldest_ms or oldest_ms, oldest_ms)
         self._all_births.note(self.oldest_ms)
 
+    @property
+    def has_thread(self) -> bool:
+        """Return whether its inputs run on a thread of its own."""
+        return self._thread is not None
+
     def take_thread_us(self) -> int:
         """Return the time of calls on a blocking bolt's thread that have ended since it was asked last."""
         return 0 if self._thread is None else 1000 * self._thread.take_busy_ms()
