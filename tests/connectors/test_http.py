@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +20,7 @@ from sparkstorm.embedded.process import free_port
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import LocalCluster, complete_topology
 from tests.connectors.mortal import CONF, die_everywhere, feed
+from tests.connectors.test_forgotten_epochs import write_beyond_a_lost_store
 
 
 class Target(ThreadingHTTPServer):
@@ -78,6 +80,15 @@ def test_rows_are_posted_under_keys_that_stay_whatever_dies(target: Target) -> N
 
     assert die_everywhere(make, rows=8) > 4
     assert len(target.requests) > len(set(target.requests))
+
+
+def test_an_emptied_store_counts_epochs_anew_under_other_keys(target: Target) -> None:
+    """With the keys of the former incarnation the server would take new rows for repeated ones."""
+    sink = HttpSink(target.url, batch=2)
+    write_beyond_a_lost_store(sink, lambda: [row["n"] for body in target.bodies.values() for row in body], True)
+    epochs = {(incarnation, epoch) for _, _, _, incarnation, epoch, _ in (key.split("/") for key in target.bodies)}
+    numbers = Counter(epoch for _, epoch in epochs)
+    assert len({incarnation for incarnation, _ in epochs}) == 2 and 2 in numbers.values()
 
 
 def test_busy_servers_are_asked_again_and_refused_rows_are_parked(target: Target) -> None:

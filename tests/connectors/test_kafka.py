@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
-from sparkstorm.api import ColumnBolt, Source, TopologyBuilder, TransactionalSink
+from sparkstorm.api import ColumnBolt, Source, TopologyBuilder, TopologyContext, TransactionalSink, Tuple
 from sparkstorm.connectors import KafkaSink, KafkaSource, kafka_sink
 from sparkstorm.connectors.file_records import json_parser
 from sparkstorm.connectors.kafka import batch_maker
@@ -24,6 +24,7 @@ from sparkstorm.testing import CaptureBolt, LocalCluster
 from sparkstorm.testing.system.kafka import KafkaServer
 from tests.connectors.mortal import die_everywhere, feed
 from tests.connectors.test_bad_input import ROWS, Relieved, disk_of, fill, write
+from tests.connectors.test_forgotten_epochs import write_beyond_a_lost_store
 from tests.connectors.test_sql import Bench as SqlBench
 from tests.leaks import keep_children
 
@@ -163,6 +164,48 @@ def test_rows_are_in_the_topic_once_whatever_dies(kafka: KafkaServer) -> None:
         return KafkaSink(kafka.address, name, key="text"), check
 
     assert die_everywhere(make, rows=4) > 4
+
+
+def test_rows_are_written_although_the_topic_is_newer_than_the_store(kafka: KafkaServer) -> None:
+    name = topic(kafka)
+    sink = KafkaSink(kafka.address, name)
+    errors = write_beyond_a_lost_store(sink, lambda: [row["n"] for row in read_all(kafka, name)], True)
+    assert any("the target has epochs up to" in error for error in errors)
+
+
+def test_the_last_epoch_of_a_topic_is_the_last_that_was_committed(kafka: KafkaServer) -> None:
+    name = topic(kafka)
+    context = TopologyContext("last-epoch", 1, "sink", {1: "sink"}, (1,), {}, lambda: 0)
+
+    def sink() -> KafkaSink:
+        made = KafkaSink(kafka.address, name)
+        made.open({}, context)
+        made.recover(0, None)
+        return made
+
+    def prepare(epoch: int) -> None:
+        first.begin(epoch)
+        first.write(Tuple((epoch,), 0, Source("spout", 2, "default", ("n",))))
+        prepared[epoch] = first.prepare(epoch)
+
+    prepared: dict[int, Any] = {}
+    first = sink()
+    assert first.last_epoch() == 0
+    for epoch in (1, 3):
+        prepare(epoch)
+        first.commit(epoch, prepared[epoch])
+        assert first.last_epoch() == epoch
+    prepare(4)  # and its transaction stays open
+    second = sink()
+    assert second.last_epoch() == 3
+    second.commit(3, prepared[3])
+    second.commit(4, prepared[4])
+    second.commit(4, prepared[4])
+    third = sink()
+    assert third.last_epoch() == 4
+    assert [row["n"] for row in read_all(kafka, name)] == [1, 3, 4]
+    for each in (first, second, third):
+        each.cleanup()
 
 
 def test_a_record_that_kafka_refuses_is_parked(kafka: KafkaServer) -> None:
