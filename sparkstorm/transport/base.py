@@ -18,8 +18,9 @@ Laws of every Transport (tests/contracts/test_transport.py runs them against eac
 9. `read_state` and `scan_state` give what the commits so far have written to a task's base. They change nothing and ask for no
    fence: whoever acts on what a newer owner has written cannot commit.
 10. A store that lacks writes which the claimer's mark knows is a new incarnation, with a new random id and a greater generation,
-   so that all owners claim anew. One that lacks more than its tail (writes up to the mark's floor) is refused (StoreLostError), and
-   nothing is changed, unless the claimer accepts the loss; once one has, marks of former incarnations are no witness against it.
+   so that all owners claim anew. One that lacks more than its tail (a write up to the mark's
+   floor, or all writes, at any time) is refused (StoreLostError), and nothing is changed, unless the claimer accepts the
+   loss; once one has, marks of former incarnations are no witness against it.
    Until then a claimer that knows more than the first one after the loss is refused, or says the loss, all the same.
 """
 

@@ -45,7 +45,11 @@ if known ~= '' and tonumber(generation) and last then  -- of a broken generation
     is_behind = last < known_step or tonumber(generation) < known_generation
     is_lost = last < floor
   elseif not id or redis.call('HEXISTS', p .. ':steps', 'took:' .. known) == 0 then
-    is_behind, is_lost = true, floor > 0
+    -- Emptied: no write is left, or only writes of a claimer without a mark (what follows a first incarnation has its took:<id>).
+    -- That is never a tail: sources would read again from their beginning.
+    local is_emptied = last == 0 or known_generation == 0
+    is_behind, is_lost = true, is_emptied or floor > 0
+    left = is_emptied and 0 or left
   else
     -- a claimer that knew less has taken the loss for a tail: this one may know better
     left = tonumber(redis.call('HGET', p .. ':steps', 'left:' .. known) or '')

@@ -232,7 +232,8 @@ class LocalTransport:
             is_behind = store.step < known.step or store.generation < known.generation
             is_lost = store.step < known.floor
         elif known is not None and known.incarnation not in store.former:
-            is_behind, is_lost = True, known.floor > 0
+            left = store.step if known.generation else 0  # 0: emptied, see claim.lua
+            is_behind, is_lost = True, not left or known.floor > 0
         elif known is not None and (found := store.former[known.incarnation]) is not None:
             is_lost, left = found < known.floor, found  # a claimer that knew less has taken the loss for a tail
         if known is not None and is_lost:
@@ -241,8 +242,7 @@ class LocalTransport:
             loss = loss_text(store.topology_id, known, left, 0)
             store.former = {**store.former, known.incarnation: None}
         if known is not None and is_behind:
-            for former in {known.incarnation, store.incarnation}:
-                store.former = {**store.former, former: None if is_lost else store.step}
+            store.former = store.former | dict.fromkeys((known.incarnation, store.incarnation), None if is_lost else store.step)
             store.step = max(store.step, known.step)
             store.generation = max(store.generation, known.generation) + 1
         store.origin = store.origin or store.topology_id

@@ -701,6 +701,36 @@ def test_a_store_that_lost_more_than_its_tail_is_refused_unchanged(bench: Bench,
     owner.commit()
 
 
+@pytest.mark.parametrize("is_claimed", [False, True])
+def test_an_emptied_store_is_refused_though_its_writes_were_all_tail(bench: Bench, is_claimed: bool) -> None:
+    empty = bench.checkpoint()
+    owner = Witness(bench, "o", (1,))
+    assert owner.commit() and owner.floor == 0
+    bench.restore(empty)
+    if is_claimed:
+        other = Witness(bench, "other", (2,))  # its slot has not heard of any write
+        other.commit()
+    before = bench.dump()
+    with pytest.raises(StoreLostError, match="it is empty"):
+        owner.claim_again()
+    assert bench.dump() == before
+    assert owner.claim_again(accepts_loss=True).loss.startswith("Redis has lost")
+    assert owner.claim_again().loss == ""
+    owner.commit()
+
+
+def test_a_store_emptied_after_a_loss_is_refused_at_any_time(bench: Bench) -> None:
+    empty = bench.checkpoint()
+    owner = Witness(bench, "o", (1,))
+    copy = bench.checkpoint()
+    owner.commit()
+    bench.restore(copy)
+    assert owner.claim_again().generation == 1
+    bench.restore(empty)
+    with pytest.raises(StoreLostError, match="it is empty"):
+        owner.claim_again()
+
+
 def test_the_generation_grows_over_one_older_copy_after_another(bench: Bench) -> None:
     owner = Witness(bench, "o", (1,))
     owner.commit()

@@ -91,6 +91,15 @@ def test_a_store_that_lost_more_than_its_tail_stops_the_topology_with_one_senten
         assert said in bench.cluster.nimbus.problems[bench.id]
 
 
+def test_a_store_emptied_within_the_time_of_a_tail_stops_the_topology_too(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, CONF)
+    with bench.cluster:
+        bench.write(3, seconds=3)
+        bench.empty()
+        bench.cluster.advance(30)
+        assert bench.said().startswith(f"Redis has lost the data of topology {bench.id}: it is empty, and had come to write ")
+
+
 def test_a_newer_copy_brought_back_is_taken_up_by_itself(tmp_path: Path) -> None:
     bench = Bench(tmp_path, CONF)
     with bench.cluster:
