@@ -28,7 +28,7 @@ _VERSION = 1
 _DELTA, _SNAPSHOT = 0, 1
 _PUT_BYTES, _REMOVED_BYTES = 8 + 8 + 4 + 1, 8
 DELTA_HEAD = _HEADER.pack(_MAGIC, _VERSION, _DELTA, 0, 0)[:4]
-"""What a delta begins with; the compiled core writes the rest of it (`take_delta`)."""
+"""Head of a delta; the compiled core writes the rest (`take_delta`)."""
 NO_DELTA = _HEADER.size
 """Bytes of a delta of no rows."""
 

@@ -23,7 +23,7 @@ Half of it would name a host for one lost packet or a slow script of Redis; with
 
 
 class StoreProbe(Protocol):
-    """What a supervisor knows of its host's way to Redis."""
+    """Answer of a supervisor's probe: since when its host does not reach Redis."""
 
     def away(self) -> tuple[int, str]:
         """Return for how many milliseconds Redis has not answered, and why; (0, "") while it does."""

@@ -49,7 +49,7 @@ UNDISTURBED: dict[str, Any] = {}
 
 
 class Trouble:
-    """What befalls the task of one partition, once: its Python worker or its executor is killed, or it waits for its copy."""
+    """Disturbance of one partition's task, once: its Python worker or its executor is killed, or it waits for its copy."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind, self.mark, self.seen = kind, str(folder / "mark"), 0
@@ -173,7 +173,7 @@ def replayed(spark: SparkSession, made: Topology) -> Replay:
 
 
 def contents(results: Replay, folder: Path) -> dict[str, Any]:
-    """Everything that a replay leaves: results in any order, states, counts, effects by name, files of a result."""
+    """Outcome of a replay: results in any order, states, counts, effects by name, files of a result."""
     folder.mkdir(exist_ok=True)
     results.run()
     found: dict[str, Any] = {name: Counter(map(repr, results[name].collect())) for name in NAMES}
@@ -188,7 +188,7 @@ def contents(results: Replay, folder: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a replay leaves whose processes live, and whose tasks run once; it is made once."""
+    """Outcome of an undisturbed replay, computed once."""
     if not UNDISTURBED:
         folder = tmp_path_factory.mktemp("undisturbed")
         UNDISTURBED.update(contents(replayed(spark, topology(folder)), folder))
