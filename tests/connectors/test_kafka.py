@@ -335,7 +335,7 @@ def test_partitions_are_read_in_step_by_event_time(kafka: KafkaServer) -> None:
     name = topic(kafka, 2)
     produce(kafka, name, [{"t": t} for t in range(0, 4000, 2)], 0)
     produce(kafka, name, [{"t": t} for t in range(1, 4000, 2)], 1)
-    source = KafkaSource(kafka.address, name, {"t": "bigint"}, time="t", follow=False)
+    source = KafkaSource(kafka.address, name, {"t": "bigint"}, time="t", idle_secs=60, follow=False)
     rows = [row[0] for row in Bench(source).until(4000)]  # type: ignore[arg-type]
     assert rows == list(range(4000))
     source.close()
