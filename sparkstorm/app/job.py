@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sparkstorm.app.exit_status import guarded
 from sparkstorm.app.job_file import JobFile, make_topology, read_job_file, topology_conf
 from sparkstorm.client.connect import VARIABLE
 from sparkstorm.config import parse_override, unsupported_among
 from sparkstorm.embedded.passwords import exposed
-from sparkstorm.errors import InvalidConfigError, SparkStormError
+from sparkstorm.errors import InvalidConfigError
 from sparkstorm.nimbus.submission import prepare
 
-_NO_JVM = (
-    "Spark's JVM ended while it was starting: killed (also for want of memory), or a Java or an option that Spark does not take; "
-    "what it said itself is above; nothing was begun"
-)
-OK, FAILED, PARKED, DATA_LOST, INTERRUPTED = 0, 1, 3, 4, 130
 EXITS = "exit status: 0 all done, 1 failed, 3 done but tuples were parked, 4 done but Redis had lost data, 130 stopped from outside"
 
 
@@ -34,26 +28,6 @@ def main(arguments: Sequence[str], prog: str = "run_topology.py") -> int:
     parser.add_argument("--cluster", metavar="FILE", help=f"submit to the cluster of this connection file (or of {VARIABLE})")
     options = parser.parse_args(list(arguments))
     return guarded(lambda: perform(options))
-
-
-def guarded(run: Callable[[], int]) -> int:
-    """Return the exit status of a job, a replay or a cluster; an error is one sentence with its kind."""
-    try:
-        return run()
-    except SparkStormError as error:
-        sys.stdout.flush()
-        print(f"{title(error)}: {error}", file=sys.stderr, flush=True)
-        return FAILED
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Exception as error:
-        if "JAVA_GATEWAY_EXITED" in str(error):  # PySpark's word for a JVM that ended before it was connected to
-            print(f"Slots unavailable: {_NO_JVM}", file=sys.stderr, flush=True)
-            return FAILED
-        # a fault of ours: say so, with all that helps to find it
-        traceback.print_exc()
-        print(f"SparkStorm failed unexpectedly, please report it: {type(error).__name__}: {error}", file=sys.stderr)
-        return FAILED
 
 
 def perform(options: argparse.Namespace) -> int:
@@ -95,21 +69,6 @@ def say_warnings(overrides: Mapping[str, Any], own_conf: Mapping[str, Any], path
     """Warn of passwords that other users of this machine can read, and of keys without effect."""
     for sentence in (*exposed(overrides, own_conf, path), *unsupported_among(own_conf)):
         print(f"warning: {sentence}", file=sys.stderr, flush=True)
-
-
-def leave(status: int) -> None:
-    """End the process at once, threads of Spark's or the user's notwithstanding."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # whoever read it is gone
-            stream.flush()
-    os._exit(status)
-
-
-def title(error: SparkStormError) -> str:
-    """InvalidConfigError: Invalid config."""
-    name = type(error).__name__.removesuffix("Error")
-    words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
-    return words.capitalize()
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark import SparkContext
 
 from sparkstorm.app.cluster import Cluster
-from sparkstorm.app.job import DATA_LOST, FAILED, INTERRUPTED, OK, PARKED, leave
+from sparkstorm.app.exit_status import DATA_LOST, FAILED, INTERRUPTED, OK, PARKED, leave
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.run import Run, Signals, StoppedError
 from sparkstorm.embedded.stores import not_configured

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from sparkstorm.app.console import Console
 from sparkstorm.app.dead_letter_file import DeadLetterFile
-from sparkstorm.app.job import DATA_LOST, INTERRUPTED, OK, PARKED
+from sparkstorm.app.exit_status import DATA_LOST, INTERRUPTED, OK, PARKED
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.results import DEAD_LETTERS, result_folder
 from sparkstorm.app.run import Run, Signals, kept_where

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from sparkstorm.api.components import Spout
 from sparkstorm.app.console import Console
 from sparkstorm.app.dead_letter_file import DeadLetterFile
-from sparkstorm.app.job import DATA_LOST, INTERRUPTED, OK, PARKED
+from sparkstorm.app.exit_status import DATA_LOST, INTERRUPTED, OK, PARKED
 from sparkstorm.app.job_file import JobFile, topology_conf
 from sparkstorm.app.results import DEAD_LETTERS, collect, result_folder
 from sparkstorm.app.waits import Absence

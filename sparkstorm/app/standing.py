@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkstorm.app.job import INTERRUPTED, guarded, leave, say_warnings
+from sparkstorm.app.exit_status import INTERRUPTED, OK, guarded, leave
+from sparkstorm.app.job import say_warnings
 from sparkstorm.client.connect import VARIABLE
 from sparkstorm.client.logs import shown
 from sparkstorm.cluster.nimbus_state import DriverInfo
@@ -26,7 +27,6 @@ from sparkstorm.settings import DriverSettings
 if TYPE_CHECKING:
     from sparkstorm.app.cluster import Cluster
 
-OK = 0
 _SHARES = re.compile(r"[\d.,]+(%| bytes| MiB| s\b)")
 _LOOK_EVERY_S = 1.0
 _PROBLEMS_EVERY_S = 2.0  # all heartbeats are read: with one a second a problem is said within 5 s

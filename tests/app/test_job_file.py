@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.app.job import FAILED, main
+from sparkstorm.app.exit_status import FAILED, title
+from sparkstorm.app.job import main
 from sparkstorm.app.job_file import JobFile, make_topology, read_job_file
 from sparkstorm.blobs.topology_code import pack_topology
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
@@ -170,7 +171,5 @@ def test_a_bad_override_is_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_errors_of_every_kind_have_a_title_people_can_read() -> None:
-    from sparkstorm.app.job import title
-
     assert title(InvalidTopologyError("x")) == "Invalid topology"
     assert all(" error" not in title(kind("x")) for kind in SparkStormError.__subclasses__())

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.app.job import FAILED, main
+from sparkstorm.app.exit_status import FAILED
+from sparkstorm.app.job import main
 
 MODULE = """
 from sparkstorm.api import BasicBolt, Spout, TopologyBuilder

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import Effects
-from sparkstorm.app.job import FAILED
+from sparkstorm.app.exit_status import FAILED
 from sparkstorm.app.replay import job as replay_job
 from sparkstorm.app.replay.file import read_replay
 from sparkstorm.app.replay.run import passed_over, result_folders

@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 
 from sparkstorm.app.cluster import Cluster
-from sparkstorm.app.job import FAILED, INTERRUPTED, guarded
+from sparkstorm.app.exit_status import FAILED, INTERRUPTED, guarded
 from sparkstorm.app.own_cluster import run_in_own_cluster, spark_may_end
 from sparkstorm.app.run import Run
 from sparkstorm.errors import SlotsUnavailableError

@@ -17,7 +17,7 @@ import pytest
 from sparkstorm.api import BasicBolt, BasicOutputCollector, ReplayableSpout, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.app.cluster import Cluster
 from sparkstorm.app.dead_letter_file import read_dead_letters
-from sparkstorm.app.job import FAILED, OK, PARKED
+from sparkstorm.app.exit_status import FAILED, OK, PARKED
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.results import Result
 from sparkstorm.app.run import Run, end

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sparkstorm.app.job import guarded, say_warnings
+from sparkstorm.app.exit_status import guarded
+from sparkstorm.app.job import say_warnings
 from sparkstorm.app.job_file import make_topology, read_job_file
 from sparkstorm.app.replay.file import read_replay, with_inputs
 from sparkstorm.app.replay.options import EXITS, add_options

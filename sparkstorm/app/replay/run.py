@@ -17,7 +17,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
-from sparkstorm.app.job import OK, PARKED
+from sparkstorm.app.exit_status import OK, PARKED
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.replay.compare import DIFFERS, compare, text_of
 from sparkstorm.app.replay.file import ReplayFile
