@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,9 +16,7 @@ from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.executor.pieces import count_rows, is_piece, unfold
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
-
-if TYPE_CHECKING:
-    from sparkstorm.replay.tasks.combiner import Combiner
+from sparkstorm.replay.tasks.combiner import Combiner
 
 _IPC = b"\xff\xff\xff\xff"  # an Arrow stream begins so, a packed value never does
 _MOST_ROWS, _MOST_BYTES, _FULL_ROWS, PIECE_ROWS = 65_536, 1 << 20, 8_192, 16_384

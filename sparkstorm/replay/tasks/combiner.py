@@ -18,7 +18,6 @@ from sparkstorm.executor.pieces import is_piece, unfold
 from sparkstorm.model.topology import Grouping
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import KEYS, SCALARS, Codec
-from sparkstorm.replay.tasks.batches import OutEdge
 
 MOST_KEYS = 1 << 16  # beyond it what is combined is sent: memory stays bounded
 _MISSING: Any = object()
@@ -44,12 +43,11 @@ class Combiner:
         """Return whether there are enough keys to be sent."""
         return len(self._value_by_key) >= MOST_KEYS
 
-    def take_in(self, edge: OutEdge) -> None:
-        """Combine the rows and pieces of an edge; rows that cannot be combined stay there."""
-        rows = edge.rows
-        if edge.may_hold_pieces:
+    def take_in(self, rows: Iterable[Any], may_hold_pieces: bool) -> list[Any]:
+        """Combine rows, and pieces among them; return the rows that cannot be combined."""
+        if may_hold_pieces:
             rows = unfold(row for row in rows if not (is_piece(row) and self._combine_batch(row[0])))
-        edge.rows[:] = self._combine(rows)
+        return self._combine(rows)
 
     def take(self) -> list[Any]:
         """Remove every key and value and return them as rows."""

@@ -344,7 +344,7 @@ class _Partition:
         for edges in self._edges.by_ends.values():
             for edge in edges:
                 if edge.combiner is not None and edge.rows:
-                    edge.combiner.take_in(edge)
+                    edge.rows[:] = edge.combiner.take_in(edge.rows, edge.may_hold_pieces)
             if any(edge.is_due(self._writer.size.rows, whole) for edge in edges):
                 for edge in edges:  # together and in this order: marks leave after the rows they follow
                     yield from self._chunks_of(edge)
