@@ -9,34 +9,29 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sparkstorm.blobs.attachments import read_attachments
-from sparkstorm.blobs.local_modules import named_in, pack_sources
-from sparkstorm.blobs.topology_code import classes_in, modules_of, pack_topology
 from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.checkpoint.restore import Seeds
+from sparkstorm.client.access import ClusterAccess
 from sparkstorm.client.dead_letters import StoredLetters, kept_in
 from sparkstorm.client.handle import TopologyHandle
-from sparkstorm.client.worker_problems import DeadWorkers
 from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.config import Conf
-from sparkstorm.errors import NotAliveError, ReadOnlyConnectionError
-from sparkstorm.model.assignment import SupervisorInfo, TopologySummary, WorkerSlot
+from sparkstorm.errors import NotAliveError
+from sparkstorm.model.assignment import SupervisorInfo, WorkerSlot
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.requests import topology_name
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
-from sparkstorm.model.values.value_types import check_serializers, top_module
 from sparkstorm.nimbus.request_client import Progress
 from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.nimbus.submission import SubmitOptions
-from sparkstorm.settings import FileSettings, SubmissionSettings, SupervisorSettings
+from sparkstorm.settings import SubmissionSettings
 from sparkstorm.transport.initial_state import RedisSeeding
-from sparkstorm.transport.reader import RedisReader
 from sparkstorm.worker.tasks.states import sow
 
 
-class ClusterClient:
+class ClusterClient(ClusterAccess):
     """A cluster that runs, for drivers, scripts and notebooks; `connect` opens one. A context manager.
 
     With a read-only connection, everything that changes something raises ReadOnlyConnectionError.
@@ -51,11 +46,9 @@ class ClusterClient:
         is_read_only: bool = False,
         opened: contextlib.ExitStack | None = None,
     ) -> None:
-        self.state, self.service, self.conf, self.is_read_only = state, service, conf, is_read_only
-        self._redis = redis
+        super().__init__(state, redis, service, conf, is_read_only)
         self._opened = opened or contextlib.ExitStack()
         self._handles: dict[str, TopologyHandle] = {}
-        self.dead_workers = DeadWorkers(state.read_worker_beat, SupervisorSettings.of(conf).worker_heartbeat_ms)
 
     def __enter__(self) -> ClusterClient:
         return self
@@ -65,8 +58,7 @@ class ClusterClient:
 
     def close(self) -> None:
         """End the connections; topologies go on. Calling it twice is fine."""
-        for handle in self._handles.values():
-            handle.close()
+        self.close_readers()
         self._opened.close()
 
     # -- looking -----------------------------------------------------------------------------------------------------
@@ -74,10 +66,6 @@ class ClusterClient:
     def topologies(self) -> list[TopologyHandle]:
         """Return a handle on every topology, by id."""
         return [self.handle(summary.topology_id) for summary in self.summaries()]
-
-    def summaries(self) -> list[TopologySummary]:
-        """Return status and size of every topology, by id."""
-        return self.service.summaries()
 
     def topology(self, name: str) -> TopologyHandle:
         """Return the topology of a name or an id; NotAliveError when there is none."""
@@ -98,8 +86,7 @@ class ClusterClient:
     def handle(self, topology_id: str) -> TopologyHandle:
         """Return the handle on a topology by its id."""
         if topology_id not in self._handles:
-            reader = RedisReader(self._redis, topology_id, may_write=not self.is_read_only)
-            self._handles[topology_id] = TopologyHandle(topology_id, self, reader)
+            self._handles[topology_id] = TopologyHandle(topology_id, self, self.reader(topology_id))
         return self._handles[topology_id]
 
     def drivers(self) -> list[DriverInfo]:
@@ -143,17 +130,6 @@ class ClusterClient:
 
     # -- changing ----------------------------------------------------------------------------------------------------
 
-    @property
-    def requests(self) -> NimbusService:
-        """The way to Nimbus for requests that change something; ReadOnlyConnectionError when this connection may not."""
-        self.require_writer()
-        return self.service
-
-    def require_writer(self) -> None:
-        """Raise ReadOnlyConnectionError when this connection may only read."""
-        if self.is_read_only:
-            raise ReadOnlyConnectionError("this connection may only read: use the cluster's connection.json to change something")
-
     def submit(
         self,
         name: str,
@@ -174,7 +150,7 @@ class ClusterClient:
         if folder := SubmissionSettings.of(conf).from_checkpoint:
             seeds = Seeds.of(read_checkpoint(Path(folder)), topology)
             topology = seeds.topology
-        code = packed(topology, by_value, conf)
+        code = self.packed(topology, by_value, conf)
         seed = None if seeds is None else partial(self._sow, seeds, {**self.conf, **conf})
         return self.handle(self.service.submit(name, topology, conf, code, options, seed, progress))
 
@@ -187,9 +163,7 @@ class ClusterClient:
         progress: Progress | None = None,
     ) -> TopologyHandle:
         """Replace the code of a running topology (hot deploy); the same tasks go on with their streams and states."""
-        self.require_writer()
-        code = packed(topology, by_value, conf or {})
-        return self.handle(self.service.carry_out(self.service.update_request(name, topology, conf or {}, code), progress))
+        return self.handle(self.replace_code(name, topology, conf, by_value, progress))
 
     def kill(self, name: str, wait_secs: float | None = None) -> str:
         """End a topology by its name or id, and return the id.
@@ -208,21 +182,6 @@ class ClusterClient:
         """Return the code of a topology as its workers open it, and its configuration; NotAliveError when it is gone."""
         return self.service.code_of(topology_id)
 
-    def packed(self, topology: Topology, by_value: Sequence[str] | None = None, conf: Mapping[str, Any] | None = None) -> bytes:
-        """Return the bytes of a topology with the modules that workers do not have."""
-        return packed(topology, by_value, conf or {})
-
     def _sow(self, seeds: Seeds, conf: Mapping[str, Any], topology_id: str, component_by_task: Mapping[int, str]) -> None:
         with contextlib.closing(RedisSeeding(self._redis, topology_id)) as seeding:
             sow(seeds, seeding, conf, component_by_task)
-
-
-def packed(topology: Topology, by_value: Sequence[str] | None, conf: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a topology with the modules that workers do not have, its files and its archives."""
-    modules = modules_of(topology) if by_value is None else by_value
-    check_serializers(SubmissionSettings.of(conf).serializers, modules)
-    named = named_in(pack_topology(topology, modules)) if by_value is None else ()
-    classes = classes_in(topology, conf)
-    sources = pack_sources([*modules, *named, *map(top_module, classes)])
-    sent = FileSettings.of(conf)
-    return pack_topology(topology, modules, sources, read_attachments(sent.files, sent.archives), classes)

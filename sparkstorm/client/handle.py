@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sparkstorm.client.access import ClusterAccess
 from sparkstorm.client.dead_letters import StoredLetters
 from sparkstorm.client.state_frames import state_frame
 from sparkstorm.client.tap import Sample, samples
@@ -26,9 +27,6 @@ from sparkstorm.transport.reader import RedisReader
 from sparkstorm.worker.progress import Progress, TaskCounts, merge, percentile_ms
 from sparkstorm.worker.tasks.savepoints import Source, write_in_time
 from sparkstorm.worker.tasks.taps import tap_name
-
-if TYPE_CHECKING:
-    from sparkstorm.client.cluster import ClusterClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ class TopologyHandle:
     Methods that change something raise ReadOnlyConnectionError when the connection may only read.
     """
 
-    def __init__(self, topology_id: str, cluster: ClusterClient, reader: RedisReader) -> None:
+    def __init__(self, topology_id: str, cluster: ClusterAccess, reader: RedisReader) -> None:
         self.topology_id = topology_id
         self._cluster = cluster
         self._state = cluster.state
@@ -322,7 +320,8 @@ class TopologyHandle:
     ) -> TopologyHandle:
         """Replace its code; with the same components and tasks the new one goes on with its streams and states."""
         self._cluster.requests.require(self.name, self.topology_id)
-        return self._cluster.update(self.name, topology, conf, by_value, progress)
+        new_id = self._cluster.replace_code(self.name, topology, conf, by_value, progress)
+        return TopologyHandle(new_id, self._cluster, self._cluster.reader(new_id))
 
     def delete_data(self) -> None:
         """Delete everything it has in Redis but its dead letters; only after it is gone.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparkstorm.blobs.trial import try_code
+from sparkstorm.client.access import ClusterAccess
 from sparkstorm.clock import SystemClock
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
 from sparkstorm.model.failure import Failure
@@ -15,9 +16,6 @@ from sparkstorm.model.upgrade import GrayUpgrade, UpgradeOptions, UpgradeStage, 
 from sparkstorm.nimbus.request_client import Progress as Steps
 from sparkstorm.scheduling.upgrade.gray_upgrade import classify, confirmed, upgradable
 from sparkstorm.scheduling.upgrade.live_shadow import ShadowFigures, shadow_figures
-
-if TYPE_CHECKING:
-    from sparkstorm.client.cluster import ClusterClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class UpgradeStatus:
 class Upgrades:
     """Requests and looks at the gray upgrade of one topology; changes raise ReadOnlyConnectionError without the right."""
 
-    def __init__(self, topology_id: str, name: str, cluster: ClusterClient) -> None:
+    def __init__(self, topology_id: str, name: str, cluster: ClusterAccess) -> None:
         self.topology_id, self._name, self._cluster = topology_id, name, cluster
 
     def start(

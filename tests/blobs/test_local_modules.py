@@ -19,7 +19,7 @@ from sparkstorm.blobs import local_modules as modules
 from sparkstorm.blobs.local_modules import local_spec, pack_sources
 from sparkstorm.blobs.topology_code import pack_topology
 from sparkstorm.blobs.trial import try_code
-from sparkstorm.client.cluster import packed
+from sparkstorm.client.access import packed
 from sparkstorm.errors import InvalidTopologyError
 
 TOPOLOGY = """

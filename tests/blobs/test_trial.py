@@ -17,7 +17,7 @@ from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tup
 from sparkstorm.blobs.local_modules import remove_sources
 from sparkstorm.blobs.topology_code import check_classes, classes_in, open_topology, pack_topology
 from sparkstorm.blobs.trial import CodeTrial, try_code
-from sparkstorm.client.cluster import packed
+from sparkstorm.client.access import packed
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import FeederSpout

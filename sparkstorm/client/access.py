@@ -1,0 +1,96 @@
+"""Access of a client to its cluster: the state tree, Nimbus, readers of Redis, and whether it may change something.
+
+The client makes handles, and a handle needs this much of the client. With both in one class, client, handle and gray upgrades
+would import each other in a circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparkstorm.blobs.attachments import read_attachments
+from sparkstorm.blobs.local_modules import named_in, pack_sources
+from sparkstorm.blobs.topology_code import classes_in, modules_of, pack_topology
+from sparkstorm.client.worker_problems import DeadWorkers
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.config import Conf
+from sparkstorm.errors import ReadOnlyConnectionError
+from sparkstorm.model.assignment import TopologySummary
+from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.topology import Topology
+from sparkstorm.model.values.value_types import check_serializers, top_module
+from sparkstorm.nimbus.request_client import Progress
+from sparkstorm.nimbus.service import NimbusService
+from sparkstorm.settings import FileSettings, SubmissionSettings, SupervisorSettings
+from sparkstorm.transport.reader import RedisReader
+
+
+class ClusterAccess:
+    """State tree, Nimbus's service and Redis of one cluster, for its client and the handles on its topologies."""
+
+    def __init__(
+        self, state: StormState, redis: RedisAddress, service: NimbusService, conf: Conf, is_read_only: bool = False
+    ) -> None:
+        self.state = state
+        self.service = service
+        self.conf = conf
+        self.is_read_only = is_read_only
+        self.dead_workers = DeadWorkers(state.read_worker_beat, SupervisorSettings.of(conf).worker_heartbeat_ms)
+        self._redis = redis
+        self._readers: dict[str, RedisReader] = {}
+
+    def summaries(self) -> list[TopologySummary]:
+        """Return status and size of every topology, by id."""
+        return self.service.summaries()
+
+    def reader(self, topology_id: str) -> RedisReader:
+        """Return the reader of a topology's data in Redis, one per topology; `close_readers` ends its connection."""
+        if topology_id not in self._readers:
+            self._readers[topology_id] = RedisReader(self._redis, topology_id, may_write=not self.is_read_only)
+        return self._readers[topology_id]
+
+    def close_readers(self) -> None:
+        """Close the readers' connections to Redis; the next look makes a new one."""
+        for reader in self._readers.values():
+            reader.close()
+
+    @property
+    def requests(self) -> NimbusService:
+        """The way to Nimbus for requests that change something; ReadOnlyConnectionError when this connection may not."""
+        self.require_writer()
+        return self.service
+
+    def require_writer(self) -> None:
+        """Raise ReadOnlyConnectionError when this connection may only read."""
+        if self.is_read_only:
+            raise ReadOnlyConnectionError("this connection may only read: use the cluster's connection.json to change something")
+
+    def packed(self, topology: Topology, by_value: Sequence[str] | None = None, conf: Mapping[str, Any] | None = None) -> bytes:
+        """Return the bytes of a topology with the modules that workers do not have."""
+        return packed(topology, by_value, conf or {})
+
+    def replace_code(
+        self,
+        name: str,
+        topology: Topology,
+        conf: Mapping[str, Any] | None = None,
+        by_value: Sequence[str] | None = None,
+        progress: Progress | None = None,
+    ) -> str:
+        """Replace the code of a running topology (hot deploy); return the id under which it goes on."""
+        self.require_writer()
+        code = self.packed(topology, by_value, conf)
+        request = self.service.update_request(name, topology, conf or {}, code)
+        return self.service.carry_out(request, progress)
+
+
+def packed(topology: Topology, by_value: Sequence[str] | None, conf: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a topology with the modules that workers do not have, its files and its archives."""
+    modules = modules_of(topology) if by_value is None else by_value
+    check_serializers(SubmissionSettings.of(conf).serializers, modules)
+    named = named_in(pack_topology(topology, modules)) if by_value is None else ()
+    classes = classes_in(topology, conf)
+    sources = pack_sources([*modules, *named, *map(top_module, classes)])
+    sent = FileSettings.of(conf)
+    return pack_topology(topology, modules, sources, read_attachments(sent.files, sent.archives), classes)
