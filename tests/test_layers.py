@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -190,6 +190,57 @@ def test_imports_stand_at_the_top_unless_they_are_slow_and_rare(path: Path) -> N
     for module, is_inner, line in imports_of(path):
         fine = not is_inner or module.split(".")[0] in allowed or module.startswith(lazy_within)
         assert fine, f"{names_of(path)}:{line}: {module} inside a function"
+
+
+def own_imports(path: Path) -> Iterator[str]:
+    """Modules of the package that one imports: at the top, inside functions, and for type checking, which are needs too."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in path_by_module())
+        elif isinstance(node, ast.ImportFrom):
+            for base in modules_named_by(node, path):
+                names = [f"{base}.{alias.name}" for alias in node.names]
+                yield from (name for name in names if name in path_by_module())
+                if base in path_by_module() and not all(name in path_by_module() for name in names):
+                    yield base
+
+
+@functools.cache
+def path_by_module() -> dict[str, Path]:
+    """Return the package's modules by dotted name; an `__init__` has the name of its folder."""
+    parts = ((path.relative_to(ROOT).with_suffix("").parts, path) for path in FILES)
+    return {".".join(names[:-1] if names[-1] == "__init__" else names): path for names, path in parts}
+
+
+def cycles_among(imports: Mapping[str, set[str]]) -> list[list[str]]:
+    """Return the groups of modules that import each other, directly or through others."""
+    reached: dict[str, set[str]] = {}
+    for module in imports:
+        found: set[str] = set()
+        waiting = list(imports[module])
+        while waiting:
+            if (each := waiting.pop()) not in found:
+                found.add(each)
+                waiting += imports.get(each, ())
+        reached[module] = found
+    groups = {
+        tuple(sorted({module, *(each for each in reached[module] if module in reached.get(each, ()))}))
+        for module in imports
+        if module in reached[module]
+    }
+    return [list(group) for group in sorted(groups)]
+
+
+def test_cycles_are_found_through_any_number_of_modules() -> None:
+    imports = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}, "f": {"a"}, "g": set()}
+    assert cycles_among({name: set(others) for name, others in imports.items()}) == [["a", "b", "c"], ["d", "e"]]
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    imports = {module: set(own_imports(path)) - {module} for module, path in path_by_module().items()}
+    assert "sparkstorm.client.access" in imports["sparkstorm.client.handle"]
+    assert "sparkstorm.cli.__main__" in imports["sparkstorm.cli"], "imports inside functions count"
+    assert cycles_among(imports) == []
 
 
 KEYS_READ_IN = (
