@@ -14,6 +14,7 @@ REST_PERIODS = 2
 With one, heartbeats alone would be a write to ZooKeeper a second and slot. With four, clients would take an idle worker for dead
 (client/worker_problems.py).
 """
+_TIMES = frozenset({"uptime_ms", "loop_us"})  # they grow in an idle worker too
 
 
 class HeartbeatPace:
@@ -41,8 +42,9 @@ class HeartbeatPace:
         Times, uptimes and the slot's own figures are no difference, except that a worker is stuck; `of_worker` are the figures
         of the worker as a whole.
         """
+        figures = {name: _lasting(each) for name, each in of_worker.items() if name not in _TIMES}
         executors = {each: _lasting(stats) for each, stats in beat.stats_by_executor.items()}
-        before, self._said = self._said, replace(beat, time_ms=0, stats_by_executor=executors, stats=of_worker)
+        before, self._said = self._said, replace(beat, time_ms=0, stats_by_executor=executors, stats=figures)
         if before == self._said and silent_ms < self._period_ms and now_ms < self._rest_due_ms:
             return False
         self._rest_due_ms = now_ms + REST_PERIODS * self._period_ms
@@ -51,4 +53,4 @@ class HeartbeatPace:
 
 def _lasting(value: JsonValue) -> JsonValue:
     """Return statistics without what changes by itself."""
-    return {name: _lasting(each) for name, each in value.items() if name != "uptime_ms"} if isinstance(value, dict) else value
+    return {name: _lasting(each) for name, each in value.items() if name not in _TIMES} if isinstance(value, dict) else value
