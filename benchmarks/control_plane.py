@@ -26,7 +26,7 @@ from sparkstorm.testing.sim_slot import SimSlot
 
 TOPOLOGIES = 10
 SECONDS = 36  # a slow read again comes within 38
-READS = {"get", "children"}
+READS = {"get", "children", "last_change"}
 WRITES = {"put", "create", "put_ephemeral", "try_ephemeral", "create_sequential", "ensure_path", "delete"}
 
 
@@ -97,7 +97,10 @@ class CountingSession:
         def counted(*arguments: Any, **options: Any) -> Any:
             found = method(*arguments, **options)
             self._requests[self._who] += 1
-            data = getattr(found, "data", b"") if name == "get" else "".join(found) if name == "children" else arguments[1:2]
+            if name in WRITES:
+                data: Any = arguments[1:2]
+            else:
+                data = "".join(found) if name == "children" else getattr(found, "data", b"")
             self._sizes[self._who] += len(data[0] if isinstance(data, tuple) and data else data)
             return found
 

@@ -3,6 +3,8 @@
 Laws (tests/cluster/test_state_store.py runs them against every implementation)
 - Paths are absolute ("/assignments/x"); parents are made when needed; the root always exists.
 - A node's version starts at 0 and grows by one per `put`; `put(version=n)` succeeds only when n is the present version.
+- Two reads of a path with one `change` have the same content: every write, and every creation, has a new one. A version
+  does not tell that, a node that was deleted and made again counts from 0.
 - Ephemeral nodes die with the session that made them; `session_epoch` grows each time a session was lost, and the owner
   of an ephemeral node makes it again at its next tick.
 - A hint given to a read is called at most once, some time after what was read may have changed, from any thread, maybe
@@ -26,10 +28,11 @@ def no_hint() -> None:
 
 
 class Stored(NamedTuple):
-    """Content of a node, and the version that a compare-and-put must name."""
+    """Content of a node, the version that a compare-and-put must name, and the number of its last write (ZooKeeper's mzxid)."""
 
     data: bytes
     version: int
+    change: int
 
 
 class StateStore(Protocol):
@@ -60,6 +63,10 @@ class StateStore(Protocol):
 
     def get(self, path: str, hint: Hint | None = None) -> Stored | None:
         """Read a node, None when there is none; the hint also fires when it appears."""
+        ...
+
+    def last_change(self, path: str, hint: Hint | None = None) -> int | None:
+        """Return `Stored.change` of a node without reading its content, None when there is none; the hint is one of `get`."""
         ...
 
     def put(self, path: str, data: bytes, version: int | None = None) -> int:

@@ -14,6 +14,7 @@ from sparkstorm.errors import StateConflictError, StoreUnavailableError
 class _Node:
     data: bytes = b""
     version: int = 0
+    change: int = 0
     owner: int = 0  # the session of an ephemeral node, 0 for a lasting one
     next_number: int = 0
     children: dict[str, "_Node"] = field(default_factory=dict)
@@ -28,7 +29,7 @@ class LocalStateTree:
         self.lock = threading.RLock()
         self.is_down = False  # a test's switch: every session gets StoreUnavailableError meanwhile
         self._root = _Node()
-        self._sessions = 0
+        self._sessions = self._changes = 0
         # Hints on a node's data and on its children's names, as ZooKeeper keeps its watches.
         self._data_hints: dict[str, list[Hint]] = {}
         self._name_hints: dict[str, list[Hint]] = {}
@@ -87,9 +88,14 @@ class LocalStateTree:
             parent = parent.children[part]
         if parent.owner:
             raise ValueError(f"{path}: an ephemeral node has no children")
-        node = parent.children[parts[-1]] = _Node(data, owner=owner)
+        node = parent.children[parts[-1]] = _Node(data, change=self.next_change(), owner=owner)
         self.note_names(path)
         return node
+
+    def next_change(self) -> int:
+        """Number of the next write; a restored tree goes on counting, so that none is given twice."""
+        self._changes += 1
+        return self._changes
 
     def remove(self, path: str) -> None:
         """Remove a node and all below it."""
@@ -194,7 +200,12 @@ class LocalStateStore:
         with self.tree.lock:
             node = self.tree.find(self._open(path))
             self.tree.watch_data(path, hint)
-            return Stored(node.data, node.version) if node else None
+            return Stored(node.data, node.version, node.change) if node else None
+
+    def last_change(self, path: str, hint: Hint | None = None) -> int | None:
+        """Return `Stored.change` of a node, None when there is none."""
+        found = self.get(path, hint)
+        return None if found is None else found.change
 
     def put(self, path: str, data: bytes, version: int | None = None) -> int:
         """Write a node; compare the version when one is given."""
@@ -205,7 +216,9 @@ class LocalStateStore:
                 raise StateConflictError(f"{path}: expected version {version}, found {found}")
             if node is None:
                 return self.tree.make(path, data).version
-            node.data, node.version = check_size(path, data), node.version + 1
+            node.data = check_size(path, data)
+            node.version += 1
+            node.change = self.tree.next_change()
             self.tree.note_data(path)
             return node.version
 

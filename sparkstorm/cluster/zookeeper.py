@@ -249,11 +249,16 @@ class ZooKeeperStateStore:
         watcher = self._watcher(hint)
         try:
             data, stat = self._call("read", path, self._client.get_async, self._at(path), watcher)
-            return Stored(bytes(data), int(stat.version))
+            return Stored(bytes(data), int(stat.version), int(stat.mzxid))
         except NoNodeError:
             if watcher and self._call("look at", path, self._client.exists_async, self._at(path), watcher) is not None:
                 return self.get(path)  # it appeared in between
             return None
+
+    def last_change(self, path: str, hint: Hint | None = None) -> int | None:
+        """Return `Stored.change` of a node without reading its content, None when there is none."""
+        stat = self._call("look at", path, self._client.exists_async, self._at(path), self._watcher(hint))
+        return None if stat is None else int(stat.mzxid)
 
     def put(self, path: str, data: bytes, version: int | None = None) -> int:
         """Write a node; compare the version when one is given."""

@@ -57,6 +57,10 @@ class LeaderStore:
         """Read a node."""
         return self._inner.get(path, hint)
 
+    def last_change(self, path: str, hint: Hint | None = None) -> int | None:
+        """Number of a node's last write."""
+        return self._inner.last_change(path, hint)
+
     def children(self, path: str, hint: Hint | None = None) -> list[str]:
         """Names below a node."""
         return self._inner.children(path, hint)

@@ -39,6 +39,11 @@ class FaultySession:
         self._reach()
         return self.inner.get(path, hint)
 
+    def last_change(self, path: str, hint: Hint | None = None) -> int | None:
+        """Number of a node's last write."""
+        self._reach()
+        return self.inner.last_change(path, hint)
+
     def children(self, path: str, hint: Hint | None = None) -> list[str]:
         """Names below a node."""
         self._reach()

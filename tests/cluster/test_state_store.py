@@ -101,6 +101,12 @@ def store(bench: Bench) -> StateStore:
     return bench.open()
 
 
+def content(store: StateStore, path: str) -> tuple[bytes, int] | None:
+    """Data and version of a node."""
+    found = store.get(path)
+    return None if found is None else (found.data, found.version)
+
+
 def test_a_missing_node_reads_as_none_and_has_no_children(store: StateStore) -> None:
     assert store.get("/nothing/here") is None
     assert store.children("/nothing/here") == []
@@ -109,7 +115,7 @@ def test_a_missing_node_reads_as_none_and_has_no_children(store: StateStore) -> 
 def test_put_makes_parents_and_counts_versions_from_zero(store: StateStore) -> None:
     assert store.put("/a/b/c", b"one") == 0
     assert store.put("/a/b/c", b"two") == 1
-    assert Stored(b"two", 1) == store.get("/a/b/c")
+    assert content(store, "/a/b/c") == (b"two", 1)
     assert store.children("/a") == ["b"]
 
 
@@ -120,23 +126,59 @@ def test_compare_and_put_refuses_every_version_but_the_present(store: StateStore
         store.put("/a", b"three", version=0)
     with pytest.raises(StateConflictError, match="/b: expected version 0, found no node"):
         store.put("/b", b"three", version=0)
-    assert Stored(b"two", 1) == store.get("/a")
+    assert content(store, "/a") == (b"two", 1)
     assert store.get("/b") is None
+
+
+def test_every_write_and_every_birth_of_a_node_is_another_change(bench: Bench, store: StateStore) -> None:
+    other = bench.open()
+    seen: list[int] = []
+
+    def note() -> None:
+        found, change = store.get("/a"), store.last_change("/a")
+        assert found is not None and change == found.change == store.last_change("/a")
+        seen.append(change)
+
+    assert store.last_change("/a") is None
+    for write in (other.put, other.put, store.put, other.put_ephemeral):
+        write("/a", b"same")
+        note()
+        other.put("/b", b"")  # another node's
+        assert store.last_change("/a") == seen[-1]
+    other.delete("/a")
+    assert store.last_change("/a") is None
+    other.create("/a", b"same")  # of version 0, as the first
+    note()
+    assert len(set(seen)) == len(seen) == 5
+
+
+def test_a_hint_of_the_last_change_is_one_of_the_content(bench: Bench, store: StateStore) -> None:
+    data, birth, end = threading.Event(), threading.Event(), threading.Event()
+    other = bench.open()
+    other.put("/watched", b"one")
+    other.put("/doomed", b"one")
+    store.last_change("/watched", data.set)
+    store.last_change("/unborn", birth.set)
+    store.last_change("/doomed", end.set)
+    other.put("/watched", b"two")
+    other.put("/unborn", b"")
+    other.delete("/doomed")
+    assert data.wait(DEADLINE_S) and birth.wait(DEADLINE_S) and end.wait(DEADLINE_S)
 
 
 def test_create_refuses_what_is_there(store: StateStore) -> None:
     store.create("/a/b", b"one")
     with pytest.raises(StateConflictError, match="/a/b"):
         store.create("/a/b", b"two")
-    assert Stored(b"one", 0) == store.get("/a/b")
+    assert content(store, "/a/b") == (b"one", 0)
 
 
 def test_ensure_path_leaves_data_alone(store: StateStore) -> None:
     store.put("/a/b", b"kept")
     store.ensure_path("/a/b")
     store.ensure_path("/a/c/d")
-    assert Stored(b"kept", 0) == store.get("/a/b")
-    assert Stored(b"", 0) == store.get("/a/c/d")
+    assert content(store, "/a/b") == (b"kept", 0)
+    assert content(store, "/a/c/d") == (b"", 0)
 
 
 def test_delete_takes_everything_below_and_nothing_beside(store: StateStore) -> None:
@@ -165,7 +207,7 @@ def test_more_than_a_node_takes_is_refused_by_name_and_the_session_lives_on(stor
     for write in (store.put, store.create, store.put_ephemeral):
         with pytest.raises(ValueError, match=r"/[ab]: 1000001 bytes are more than a node takes"):
             write("/a" if write == store.put else "/b", b"x" * 1_000_001)
-    assert store.get("/a") == Stored(b"kept", 0)
+    assert content(store, "/a") == (b"kept", 0)
     assert store.get("/b") is None
 
 
@@ -174,7 +216,7 @@ def test_sequential_nodes_grow(store: StateStore) -> None:
     assert sorted(paths) == paths
     assert len(set(paths)) == 12
     assert all(path.startswith("/errors/t/e") and path[-10:].isdigit() for path in paths)
-    assert (store.get(paths[-1]) or Stored(b"", 0)).data == b"11"
+    assert (store.get(paths[-1]) or Stored(b"", 0, 0)).data == b"11"
 
 
 def test_an_ephemeral_node_dies_with_its_session(bench: Bench, store: StateStore) -> None:
@@ -195,13 +237,13 @@ def test_an_expired_session_says_so_and_its_owner_makes_the_node_again(bench: Be
     assert store.session_epoch > epoch
     wait_until(lambda: watcher.get("/supervisors/s1") is None)
     store.put_ephemeral("/supervisors/s1", b"after")
-    assert (watcher.get("/supervisors/s1") or Stored(b"", 0)).data == b"after"
+    assert (watcher.get("/supervisors/s1") or Stored(b"", 0, 0)).data == b"after"
 
 
 def test_put_ephemeral_updates_in_place_within_a_session(store: StateStore) -> None:
     store.put_ephemeral("/s", b"one")
     store.put_ephemeral("/s", b"two")
-    assert Stored(b"two", 1) == store.get("/s")
+    assert content(store, "/s") == (b"two", 1)
 
 
 def test_a_successor_takes_over_the_node_of_a_session_that_lingers(bench: Bench, store: StateStore) -> None:
@@ -209,7 +251,7 @@ def test_a_successor_takes_over_the_node_of_a_session_that_lingers(bench: Bench,
     dead.put_ephemeral("/supervisors/s1", b"dead")
     store.put_ephemeral("/supervisors/s1", b"alive")
     dead.close()
-    assert (bench.open().get("/supervisors/s1") or Stored(b"", 0)).data == b"alive"
+    assert (bench.open().get("/supervisors/s1") or Stored(b"", 0, 0)).data == b"alive"
 
 
 def test_only_one_session_wins_an_election_until_it_ends(bench: Bench, store: StateStore) -> None:
@@ -275,7 +317,7 @@ def test_rivals_never_both_win_a_compare_and_put(bench: Bench, store: StateStore
         thread.start()
     for thread in threads:
         thread.join(DEADLINE_S)
-    assert Stored(b"60", 60) == store.get("/counter")
+    assert content(store, "/counter") == (b"60", 60)
 
 
 @pytest.mark.parametrize("is_bound", [True, False])

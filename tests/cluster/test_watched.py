@@ -30,6 +30,11 @@ class Counting(LocalStateStore):
         self._note(path)
         return found
 
+    def last_change(self, path: str, hint: Any = None) -> int | None:
+        found = LocalStateStore.get(self, path, hint if self.keeps_hints else None)
+        self._note(f"change of {path}")
+        return None if found is None else found.change
+
     def children(self, path: str, hint: Any = None) -> list[str]:
         found = super().children(path, hint if self.keeps_hints else None)
         self._note(path + "/")
@@ -109,6 +114,41 @@ def test_a_lost_watch_is_made_good_by_the_next_slow_read(bench: Bench) -> None:
     assert bench.text() is None
     bench.now_ms = 2 * REREAD_MS
     assert bench.text() == b"1"
+
+
+def test_a_slow_read_fetches_content_only_if_it_is_another_one(bench: Bench) -> None:
+    bench.counting.keeps_hints = False
+    bench.other.put("/a", b"1")
+    assert bench.text() == b"1"
+    bench.now_ms = 2 * REREAD_MS
+    assert bench.text() == b"1" and bench.counting.reads == ["/a", "change of /a"]
+    bench.other.delete("/a")
+    bench.other.put("/a", b"2")  # of version 0, as the other was
+    bench.now_ms = 4 * REREAD_MS
+    assert bench.text() == b"2" and bench.counting.reads[2:] == ["change of /a", "/a"]
+    bench.other.delete("/a")
+    bench.now_ms = 6 * REREAD_MS
+    assert bench.text() is None
+
+
+def test_a_slow_read_watches_again(bench: Bench) -> None:
+    bench.counting.keeps_hints = False
+    bench.other.put("/a", b"1")
+    assert bench.text() == b"1"
+    bench.counting.keeps_hints = True
+    bench.now_ms = 2 * REREAD_MS
+    assert bench.text() == b"1"
+    bench.other.put("/a", b"2")
+    assert bench.woken == 1 and bench.text() == b"2"
+
+
+def test_a_change_during_a_slow_read_is_read_again(bench: Bench) -> None:
+    bench.other.put("/a", b"1")
+    assert bench.text() == b"1"
+    bench.now_ms = 2 * REREAD_MS
+    bench.counting.during = lambda: bench.other.put("/a", b"2")
+    assert bench.text() == b"1" and bench.woken
+    assert bench.text() == b"2"
 
 
 def test_a_new_session_reads_everything_again(bench: Bench) -> None:

@@ -9,7 +9,18 @@ from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, SpoutOutputCo
 from sparkstorm.cluster.base import StateStore
 from sparkstorm.testing.local_cluster import LocalCluster
 
-REQUESTS = {"get", "put", "delete", "children", "create", "ensure_path", "put_ephemeral", "try_ephemeral", "create_sequential"}
+REQUESTS = {
+    "get",
+    "last_change",
+    "put",
+    "delete",
+    "children",
+    "create",
+    "ensure_path",
+    "put_ephemeral",
+    "try_ephemeral",
+    "create_sequential",
+}
 
 
 class Idle(Spout):
