@@ -13,7 +13,20 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from sparkstorm import __version__
-from sparkstorm.cli import capsules, changes, dead_letters, hosts, jobs, logs, monitor, new_project, offline, topologies, upgrades
+from sparkstorm.cli import (
+    capsules,
+    changes,
+    dead_letters,
+    doctor,
+    hosts,
+    jobs,
+    logs,
+    monitor,
+    new_project,
+    offline,
+    topologies,
+    upgrades,
+)
 from sparkstorm.cli.common import FAILED, Verb
 from sparkstorm.errors import SparkStormError
 from sparkstorm.model import compiled
@@ -26,7 +39,7 @@ _WORD = re.compile(r"[\w-]+")
 
 _GROUPS: dict[str, tuple[Any, ...]] = {
     "run": (jobs,),
-    "look": (topologies, hosts, monitor, logs),
+    "look": (topologies, doctor, hosts, monitor, logs),
     "change": (changes, upgrades),
     "mend": (dead_letters, capsules),
     "without a cluster": (new_project, offline),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +17,15 @@ from sparkstorm.client.tap import Sample, samples
 from sparkstorm.client.upgrade import Upgrades
 from sparkstorm.client.worker_problems import worker_problems
 from sparkstorm.errors import IllegalTransitionError, NotAliveError
-from sparkstorm.model.assignment import TaskInfo, TopologySummary, WorkerBeat, WorkerSlot
+from sparkstorm.insight.health import Health, Look, examine
+from sparkstorm.model.assignment import TaskInfo, TopologyBase, TopologySummary, WorkerBeat, WorkerSlot
 from sparkstorm.model.failure import Failure, FailureGroup, group_failures
 from sparkstorm.model.requests import LogLevel, RebalancePlan, topology_name
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.task_beats import TaskBeats
 from sparkstorm.model.topology import DEFAULT_STREAM, Topology
 from sparkstorm.nimbus.request_client import Progress as Steps
+from sparkstorm.scheduling.settings import ChoiceSettings
 from sparkstorm.transport.reader import RedisReader
 from sparkstorm.worker.progress import Progress, TaskCounts, merge, percentile_ms
 from sparkstorm.worker.tasks.savepoints import Source, write_in_time
@@ -122,6 +125,30 @@ class TopologyHandle:
             _by_component(counts, "held"),
             sum(c.replayed for c in counts),
         )
+
+    def health(self, seconds: float = 2.0) -> Health:
+        """Return its health over so many seconds: what is slow, failing, late, held back or lost, and the workers it has."""
+        before = self._look()
+        time.sleep(seconds)
+        after = self._look()
+        base = self._state.read_base(self.topology_id)
+        if base is None:
+            raise NotAliveError(f"{self.topology_id} is gone")
+        return examine(self.name, before, after, self._wanted_workers(base), len(self.slots()), self.problems())
+
+    def _wanted_workers(self, base: TopologyBase) -> int | None:
+        """Return how many workers it wants; None where its scheduler decides, or may: a viewer cannot read its configuration."""
+        if self._cluster.is_read_only:
+            return None
+        chosen = ChoiceSettings.of_partial({**self._cluster.conf, **self.conf()})
+        scheduler = chosen.topology or chosen.cluster or ""
+        if scheduler == "resource-aware" or "." in scheduler:
+            return None
+        return min(base.num_workers, sum(base.executors_by_component.values()))  # a worker without an executor is none
+
+    def _look(self) -> Look:
+        progress, backlog = self._reader.progress_and_backlog()
+        return Look({owner: Progress.decode(data) for owner, data in progress.items()}, backlog)
 
     def progress_by_worker(self) -> dict[str, Progress]:
         """Return what each worker ("node:port") has committed."""

@@ -6,13 +6,14 @@ idle, or inside one long call, and its record cannot tell which.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sparkstorm.insight.audit import EdgeAudit
+from sparkstorm.insight.audit import EdgeAudit, audit
 from sparkstorm.worker.counting.loop_time import PAUSES
-from sparkstorm.worker.progress import Progress, TaskCounts
+from sparkstorm.worker.progress import Progress, TaskCounts, merge, percentile_ms
 
 _SLOW = 0.8  # busy share; at 0.4 a task that keeps up would be called slow, at 1.0 hardly any ever would
 _HELD = 0.1  # paused share; half of it is the noise of a pause between two commits
@@ -54,6 +55,61 @@ class Culprit:
     fault: Fault
     component: str
     sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the store has of a topology at one moment: the owners' records, and the bytes that wait by task."""
+
+    progress: Mapping[str, Progress]
+    backlog_by_task: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Health of a topology over the time between two looks."""
+
+    name: str
+    sentence: str
+    culprits: tuple[Culprit, ...]
+    loads: tuple[TaskLoad, ...]
+    edges: tuple[EdgeAudit, ...]
+    p99_ms: float | None  # complete latency of the trees that ended between the looks; None without any
+    late_shares: Mapping[str, float]  # of a component's executed inputs, where any came too late
+    wanted_workers: int | None  # None: its scheduler decides
+    given_workers: int
+    problems: tuple[str, ...]
+
+    @property
+    def is_well(self) -> bool:
+        """Return whether nothing is at fault: no culprit, no problem, and as many workers as it wants."""
+        return not self.culprits and not self.problems and self.given_workers >= (self.wanted_workers or 0)
+
+
+def examine(
+    name: str, before: Look, after: Look, wanted_workers: int | None = None, given_workers: int = 0, problems: Sequence[str] = ()
+) -> Health:
+    """Return the health of a topology from two looks, the workers that it wants and has, and its known problems."""
+    found = loads(before.progress, after.progress)
+    merged, buckets = merge(after.progress.values()), merge(before.progress.values()).latency_buckets
+    grown = {bucket: count - buckets.get(bucket, 0) for bucket, count in merged.latency_buckets.items()}
+    p99_ms = percentile_ms({bucket: count for bucket, count in grown.items() if count > 0}, 0.99)
+    edges = audit(merged, after.backlog_by_task)
+    at_fault = culprits(found, edges)
+    if not at_fault and given_workers < (wanted_workers or 0):
+        text = f"{name} does not run well: it has {given_workers} of the {wanted_workers} workers that it wants"
+    elif not at_fault and problems:
+        text = f"{name} does not run well: {problems[0]}"
+    elif not at_fault and not found:
+        text = f"{name} has nothing to do: no worker has committed anything meanwhile"
+    else:
+        text = sentence(name, found, p99_ms, at_fault)
+    late, executed = Counter[str](), Counter[str]()
+    for load in found:
+        late[load.component] += load.late
+        executed[load.component] += load.executed
+    shares = {component: count / max(1, executed[component]) for component, count in late.items() if count}
+    return Health(name, text, at_fault, found, edges, p99_ms, shares, wanted_workers, given_workers, tuple(problems))
 
 
 def loads(before: Mapping[str, Progress], after: Mapping[str, Progress]) -> tuple[TaskLoad, ...]:
@@ -133,7 +189,7 @@ def _of_component(component: str, tasks: Sequence[TaskLoad], busiest: TaskLoad |
 
 def sentence(name: str, of: Sequence[TaskLoad], p99_ms: float | None, found: Sequence[Culprit]) -> str:
     """Return the health of a topology in one sentence."""
-    per_s = sum(load.executed_per_s for load in of)
+    per_s = sum(load.executed_per_s for load in of if not load.component.startswith("__"))  # ackers execute messages
     latency = "" if p99_ms is None else f", p99 {p99_ms:,.0f} ms"
     busiest = max(of, key=lambda load: load.busy, default=None)
     slowest = "" if busiest is None else f"; slowest part {busiest.component}, {busiest.busy:.0%} busy on {busiest.slot}"

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sparkstorm.errors import NotAliveError, StoreInconsistentError
+from sparkstorm.errors import NotAliveError, StoreInconsistentError, StoreUnavailableError
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.transport.base import START, TAP_MS, TOMBSTONE_MS, TaskRecord
 from sparkstorm.transport.connection import Link, Script, text
@@ -15,6 +15,7 @@ from sparkstorm.transport.keys import Keys, read_cursor, read_number
 from sparkstorm.transport.state_base import StateReading
 
 _NAMES_AT_ONCE = 1000
+_LOOKS = 20  # for counts of one moment; the first one finds them as a rule
 _ENTRY = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 
@@ -29,12 +30,25 @@ class RedisReader:
 
     def progress(self) -> dict[str, bytes]:
         """Progress record of every owner."""
-        pairs = self._link.ask(("HGETALL", self._keys("progress")))[0]
-        return {text(owner): data for owner, data in zip(pairs[::2], pairs[1::2], strict=True)}
+        return _by_owner(self._link.ask(("HGETALL", self._keys("progress")))[0])
 
     def backlog(self) -> dict[int, int]:
         """Bytes that wait in each task's stream."""
-        return _by_task(self._link, self._keys("backlog"))
+        key = self._keys("backlog")
+        return _by_task(self._link.ask(("HGETALL", key))[0], key)
+
+    def progress_and_backlog(self) -> tuple[dict[str, bytes], dict[int, int]]:
+        """Return both as of one moment: no commit lies between them.
+
+        The number of the last commit is read before and behind them, which a viewer may do; MULTI it may not. Redis carries
+        the four requests out together as a rule. StoreUnavailableError when commits came between them every time.
+        """
+        steps, key = ("HGET", self._keys("steps"), "ended"), self._keys("backlog")
+        for _ in range(_LOOKS):
+            began, progress, backlog, ended = self._link.ask(steps, ("HGETALL", self._keys("progress")), ("HGETALL", key), steps)
+            if began == ended:
+                return _by_owner(progress), _by_task(backlog, key)
+        raise StoreUnavailableError(f"{self._topology_id} commits faster than its counts can be read: look again")
 
     def record(self, task: int) -> TaskRecord:
         """Return what the store keeps of a task."""
@@ -150,6 +164,9 @@ def read_task(link: Link, k: Keys, task: int) -> TaskRecord:
     )
 
 
-def _by_task(link: Link, key: str) -> dict[int, int]:
-    pairs = link.ask(("HGETALL", key))[0]
+def _by_owner(pairs: Sequence[bytes]) -> dict[str, bytes]:
+    return {text(owner): data for owner, data in zip(pairs[::2], pairs[1::2], strict=True)}
+
+
+def _by_task(pairs: Sequence[bytes], key: str) -> dict[int, int]:
     return {read_number(task, key): read_number(number, key) for task, number in zip(pairs[::2], pairs[1::2], strict=True)}

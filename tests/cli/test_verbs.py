@@ -39,6 +39,7 @@ from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.transport.base import Commit
 from sparkstorm.transport.keys import Keys
 from sparkstorm.transport.redis import RedisTransport
+from sparkstorm.worker.progress import EdgeCounts, Progress, TaskCounts
 from tests import pages
 from tests.client.bare import ended, sparkstorm
 from tests.nimbus.nimbus_bench import wordcount
@@ -147,6 +148,44 @@ def test_a_life(words: TopologyHandle, cluster: ClusterClient, capsys: pytest.Ca
     assert read(capsys, "log-level", "words", "root=DEBUG:60")["levels"] == {"": "DEBUG"}
     assert read(capsys, "kill", "words", "--wait", "0")["topology_id"] == words.topology_id
     assert wait_gone(cluster) and said(capsys, "list") == "no topology runs here\n"
+
+
+def test_the_doctor_names_the_slow_and_the_lost(
+    bench: Bench, words: TopologyHandle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_blobs = partial(RedisBytesStore, prefix=f"{bench.file.parent.name}:")
+    monkeypatch.setattr(import_module("sparkstorm.client.connect"), "RedisBytesStore", own_blobs)
+    assert "words has nothing to do" in said(capsys, "doctor", "words", "--seconds", "0.1")
+    bolt = next(task for task, info in words.tasks().items() if info.component_id == "count")
+    transport = RedisTransport(bench.redis, words.topology_id)
+
+    def commit(number: int, busy_us: int, sent: int) -> None:
+        counts = TaskCounts("count", 1, executed=1000 * number, busy_us=busy_us)
+        record = Progress({bolt: counts}, now_ms=1000 * number, edges={("split", "default", "count"): EdgeCounts(sent, 5)})
+        transport.commit(Commit("node-1:6700", {bolt: 1}, 0, number, progress=record.encode()))
+
+    with contextlib.closing(transport):
+        transport.claim("node-1:6700", {bolt: 1})
+        number = 0
+
+        def pause(seconds: float) -> None:
+            nonlocal number
+            number += 1
+            commit(number, *after)
+
+        monkeypatch.setattr("sparkstorm.client.handle.time.sleep", pause)
+        after = (0, 5)
+        assert said(capsys, "doctor", "words")
+        after = (300_000, 5)
+        found = read(capsys, "doctor", "words")
+        assert (found["is_well"], found["culprits"], found["loads"][0]["busy"]) == (True, [], 0.3)
+        assert found["sentence"].startswith("words keeps up: 1.0 k tuples/s; slowest part count, 30% busy on node-1:6700")
+        after = (1_290_000, 6)
+        assert main(["doctor", "words"]) == 1
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].startswith("words does not run well: split/default to count: 1 rows were sent and not consumed")
+        assert lines[3].split()[:2] == ["leaking", "count"] and lines[4].startswith("slow     count      count is 99% busy")
+        assert lines[-1] == "workers: 1 of 1 wanted"
 
 
 def test_a_watched_verb_asks_again_over_one_connection(
@@ -294,7 +333,14 @@ def test_a_viewer_looks_and_is_refused_everything_else(
     bench: Bench, words: TopologyHandle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARKSTORM_CLUSTER", str(read_only_path(bench.file)))
-    for arguments in (["list"], ["status", "words"], ["errors", "words"], ["logs", "words"], ["dead-letters", "list"]):
+    for arguments in (
+        ["list"],
+        ["status", "words"],
+        ["errors", "words"],
+        ["logs", "words"],
+        ["dead-letters", "list"],
+        ["doctor", "words"],
+    ):
         assert main(arguments) == 0
     for arguments in (
         ["kill", "words"],

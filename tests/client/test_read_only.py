@@ -170,6 +170,7 @@ def test_a_viewer_reads_what_topologies_keep_in_redis(server: RedisServer) -> No
         assert reader.progress() == {"node:6700": b"record"}
         assert [data for _, data in reader.parked(10)] == [b"letter"]
         assert reader.record(1).journal == [] and reader.backlog() == {}
+        assert reader.progress_and_backlog() == ({"node:6700": b"record"}, {})
 
 
 @pytest.mark.parametrize(

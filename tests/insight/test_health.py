@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
+from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
+from sparkstorm.clock import SimClock
 from sparkstorm.insight.audit import EdgeAudit, audit
-from sparkstorm.insight.health import Fault, culprits, loads, sentence
-from sparkstorm.worker.progress import EdgeCounts, Progress, TaskCounts
+from sparkstorm.insight.health import Fault, Look, culprits, examine, loads, sentence
+from sparkstorm.testing import FeederSpout, LocalCluster
+from sparkstorm.transport.local import LocalReader
+from sparkstorm.worker.progress import EdgeCounts, Progress, TaskCounts, latency_bucket
+from tests.worker.building import Pass
 
 EDGE = ("lines", "default", "count")
 
@@ -92,3 +97,85 @@ def test_rows_that_are_nowhere_are_a_fault_of_their_edge(flow: EdgeCounts, backl
     assert found == (EdgeAudit(*EDGE, flow.sent, flow.consumed, fault),)
     assert found[0].waiting == flow.sent - flow.consumed
     assert [each.component for each in culprits((), found)] == (["count"] if fault else [])
+
+
+def look(now_ms: int, flow: EdgeCounts | None = None, **more: Any) -> Look:
+    made = record(now_ms, **more)
+    made.latency_buckets = {latency_bucket(30): now_ms, latency_bucket(9000): 50 if now_ms < 2000 else 51}
+    made.edges[EDGE] = flow or EdgeCounts(5, 5)
+    return Look({"n:1": made}, {})
+
+
+def test_a_health_record_is_of_the_time_between_its_looks() -> None:
+    found = examine("words", look(1000), look(3000), 1, 1)
+    assert found.is_well and found.culprits == () and len(found.loads) == 3
+    assert found.p99_ms is not None and 29 < found.p99_ms < 35  # over all time it is 9 s
+    assert found.sentence.startswith("words keeps up: 3.0 k tuples/s, p99 31 ms")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given", "problems", "text"),
+    [
+        (3, 2, (), "words does not run well: it has 2 of the 3 workers that it wants"),
+        (2, 2, ("too few slots",), "words does not run well: too few slots"),
+        (3, 2, ("too few slots",), "words does not run well: it has 2 of the 3 workers that it wants"),
+    ],
+)
+def test_missing_workers_and_problems_are_faults(wanted: int, given: int, problems: tuple[str, ...], text: str) -> None:
+    found = examine("words", look(1000), look(3000), wanted, given, problems)
+    assert (found.sentence, found.is_well, found.problems) == (text, False, problems)
+
+
+def test_a_scheduler_that_decides_the_number_of_workers_is_no_fault() -> None:
+    assert examine("words", look(1000), look(3000), None, 1).is_well
+
+
+def test_a_topology_without_news_has_nothing_to_do() -> None:
+    found = examine("words", look(1000), look(1000), 1, 1)
+    assert found.is_well and found.sentence == "words has nothing to do: no worker has committed anything meanwhile"
+
+
+def test_the_late_share_is_of_what_a_component_executed_meanwhile() -> None:
+    planted: Any = {"count_2": {"late": 0.1}}
+    found = examine("words", look(1000, **planted), look(3000, **planted), 1, 1)
+    assert found.late_shares == {"count": 0.05} and [each.fault for each in found.culprits] == [Fault.LATE]
+
+
+def test_a_row_that_is_lost_is_named_before_what_is_slow() -> None:
+    planted: Any = {"count_2": {"busy_us": 950}}
+    found = examine("words", look(1000, **planted), look(3000, EdgeCounts(5, 4), **planted), 1, 1)
+    assert [each.fault for each in found.culprits] == [Fault.LEAKING, Fault.SLOW]
+    assert found.sentence.startswith("words does not run well: lines/default to count: 1 rows were sent and not consumed")
+
+
+class Slow(BasicBolt):
+    """Takes 9 ms of simulated time for an input."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        clocks[-1].advance(9)
+
+
+clocks: list[SimClock] = []
+
+
+def test_a_slow_bolt_of_a_running_topology_is_named() -> None:
+    spout, builder = FeederSpout(["value"]), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("pass", Pass()).shuffle_grouping("spout")
+    builder.set_bolt("slow", Slow()).shuffle_grouping("pass")
+    with LocalCluster() as cluster:
+        clocks.append(cluster.simulation.clock)
+        cluster.submit(builder.build(), {"topology.workers": 2})
+        reader = LocalReader(cluster.topology().store)
+
+        def look() -> Look:
+            return Look({owner: Progress.decode(data) for owner, data in reader.progress().items()}, reader.backlog())
+
+        for number in range(2000):
+            spout.feed([number])
+        cluster.advance(seconds=2)
+        before = look()
+        cluster.advance(seconds=3)
+        found = examine("words", before, look(), 2, 2)
+    slow = next(each for each in found.culprits if each.fault is Fault.SLOW)
+    assert slow.component == "slow" and found.culprits[0] == slow

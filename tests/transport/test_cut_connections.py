@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -49,6 +50,24 @@ def run_pipe(bench: RedisBench) -> None:
                 "r", {2: 1}, 0, n, cursors={2: Cursor(after, 0)}, drained_bytes={2: 4}, journal=[(2, entry.data) for entry in found]
             )
         )
+
+
+def test_counts_and_what_waits_are_read_as_of_one_moment(bench: RedisBench) -> None:
+    sender, reader = bench.open(), bench.reader()
+    sender.claim("s", {1: 1})
+    ask, asked = reader._link.ask, list[int]()
+
+    def ask_with_a_commit_between(*commands: tuple[Any, ...]) -> list[Any]:
+        number = len(asked) + 1
+        asked.append(number)
+        first = ask(*commands[:2])
+        if number < 3:
+            sender.commit(Commit("s", {1: 1}, 0, number, frames=[(2, b"frame", 1)], progress=b"%d" % number))
+        return first + ask(*commands[2:])
+
+    reader._link.ask = ask_with_a_commit_between  # type: ignore[method-assign]
+    assert reader.progress_and_backlog() == ({"s": b"2"}, {2: 10})
+    assert len(asked) == 3
 
 
 def assert_exact(bench: RedisBench) -> None:

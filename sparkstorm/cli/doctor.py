@@ -1,0 +1,69 @@
+"""The verb `doctor`: the health of a topology, with what is at fault."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sparkstorm.cli.common import FAILED, NAME_HELP, OK, add_watched_verb, at_least, opened, write_json
+from sparkstorm.cli.terminal import columns, show, table
+from sparkstorm.client.logs import shown
+from sparkstorm.insight.health import Health, TaskLoad
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add it to the command line."""
+    verb = add_watched_verb(
+        verbs,
+        "doctor",
+        doctor,
+        "health of a topology: what is slow, failing, late, held back or lost",
+        epilog="exit status: 0 all is well, 1 something is at fault (or the question failed), 2 wrong arguments",
+    )
+    verb.add_argument("name", metavar="NAME", help=NAME_HELP)
+    verb.add_argument("--seconds", type=at_least(0.1, float), default=2.0, metavar="SECONDS", help="time between the two looks (2)")
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """Look twice at what the workers of a topology have committed, and say how it does and what is at fault, the gravest first."""
+    with opened(arguments) as cluster:
+        found = cluster.topology(arguments.name).health(arguments.seconds)
+    if arguments.json:
+        write_json({**asdict(found), "is_well": found.is_well})
+    else:
+        show(health_text(found, columns()))
+    return OK if found.is_well else FAILED
+
+
+def health_text(found: Health, width: int | None = None) -> str:
+    """Return the health of a topology for people; its tables in lines of `width` columns at most."""
+    lines = [shown(found.sentence)]
+    if found.culprits:
+        rows = [(each.fault, each.component, shown(each.sentence)) for each in found.culprits]
+        lines += ["", table(("fault", "component", "why"), rows, width)]
+    if found.loads:
+        titles = ("component", "tasks", "busy", "held back", "executed/s", "emitted/s", "failed", "late")
+        lines += ["", table(titles, _load_rows(found), width)]
+    wanted = "" if found.wanted_workers is None else f" of {found.wanted_workers} wanted"
+    lines += ["", f"workers: {found.given_workers}{wanted}"]
+    lines += [f"problem: {shown(problem)}" for problem in found.problems]
+    return "\n".join(lines)
+
+
+def _load_rows(found: Health) -> list[tuple[Any, ...]]:
+    """Return a row for each component; busy and held back are those of the task with most of it."""
+    by_component: dict[str, list[TaskLoad]] = {}
+    for load in found.loads:
+        if not load.component.startswith("__"):
+            by_component.setdefault(load.component, []).append(load)
+    return [_load_row(component, tasks, found.late_shares.get(component)) for component, tasks in by_component.items()]
+
+
+def _load_row(component: str, tasks: Sequence[TaskLoad], late: float | None) -> tuple[Any, ...]:
+    busy, held = max(load.busy for load in tasks), max(sum(load.paused.values()) for load in tasks)
+    executed, emitted = sum(load.executed_per_s for load in tasks), sum(load.emitted_per_s for load in tasks)
+    failed = sum(load.failed for load in tasks)
+    share = "-" if late is None else f"{late:.1%}"
+    return (component, len(tasks), f"{busy:.0%}", f"{held:.0%}", round(executed), round(emitted), failed, share)
