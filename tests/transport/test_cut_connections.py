@@ -62,7 +62,7 @@ def test_counts_and_what_waits_are_read_as_of_one_moment(bench: RedisBench) -> N
         asked.append(number)
         first = ask(*commands[:2])
         if number < 3:
-            sender.commit(Commit("s", {1: 1}, 0, number, frames=[(2, b"frame", 1)], progress=b"%d" % number))
+            sender.commit(Commit("s", {1: 1}, 0, number, frames=[(2, b"frame", 5)], progress=b"%d" % number))
         return first + ask(*commands[2:])
 
     reader._link.ask = ask_with_a_commit_between  # type: ignore[method-assign]
