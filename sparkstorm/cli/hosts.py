@@ -1,35 +1,57 @@
-"""Verb that looks at hosts: their slots, their supervisors, and what Nimbus has against them."""
+"""Verb that shows hosts, their slots and supervisors, and drains, excludes and includes them."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import asdict
 from typing import Any
 
-from sparkstorm.cli.common import OK, add_watched_verb, lasted, opened, write_json
+from sparkstorm.cli.common import OK, add_watched_verb, lasted, opened, say, write_json
 from sparkstorm.cli.terminal import columns, show, table
 from sparkstorm.client.logs import shown
 from sparkstorm.clock import SystemClock
+from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import SupervisorInfo, WorkerSlot
+from sparkstorm.model.names import counted
+from sparkstorm.model.requests import HostMark
+
+_CHANGES = {
+    "drain": "is drained: its workers move as far as slots elsewhere are free; `sparkstorm hosts` shows those that stay",
+    "exclude": "is excluded: it gets no new workers, and those that are there stay",
+    "include": "is included: it gets workers again",
+}
 
 
 def add_verbs(verbs: Any) -> None:
     """Add it to the command line."""
-    add_watched_verb(verbs, "hosts", hosts, "hosts of the cluster: nodes, slots used and free, last heartbeat")
+    verb = add_watched_verb(verbs, "hosts", hosts, "hosts of the cluster: slots used and free, last heartbeat; drain, exclude")
+    verb.add_argument("change", nargs="?", choices=_CHANGES, metavar="drain|exclude|include", help="change a host; else show all")
+    verb.add_argument("host", nargs="?", metavar="HOST", help="its name, as `sparkstorm hosts` shows it")
+    verb.add_argument("--reason", default="", metavar="TEXT", help="why it is drained or excluded; `hosts` shows it")
 
 
 def hosts(arguments: argparse.Namespace) -> int:
-    """Show the hosts with their nodes, slots and last heartbeats, then the hosts that Nimbus has blacklisted."""
+    """Show the hosts with their nodes, slots, last heartbeats and health, or change one.
+
+    `exclude` keeps new workers away from a host. `drain` also moves those that are there, with their states, as far as free slots
+    elsewhere allow. `include` takes both back. What is drained or excluded stays so when another Nimbus leads.
+    """
+    if arguments.change:
+        return _change(arguments)
     with opened(arguments) as cluster:
-        rows = host_rows(cluster.supervisors(), cluster.used_slots())
-        blacklist = cluster.problems().get("blacklist", "")
+        marks, problems = cluster.host_marks(), cluster.problems()
+        rows = host_rows(cluster.supervisors(), cluster.used_slots(), marks, problems)
+        blacklist = problems.get("blacklist", "")
     if arguments.json:
-        write_json({"hosts": rows, "blacklist": blacklist})
+        write_json({"hosts": rows, "marks": {host: asdict(mark) for host, mark in marks.items()}, "blacklist": blacklist})
         return OK
     now_ms = SystemClock().now_ms()
-    titles = ("host", "rack", "slots", "used", "free", "up", "last beat", "nodes")
-    cells = [(*list(row.values())[:5], *_times(row, now_ms), ", ".join(row["nodes"])) for row in rows]
+    titles = ("host", "rack", "slots", "used", "free", "up", "last beat", "health", "nodes")
+    cells = [(*list(row.values())[:5], *_times(row, now_ms), row["health"], ", ".join(row["nodes"])) for row in rows]
     show(table(titles, cells, columns()) if rows else "no host offers a slot")
+    for host, mark in sorted(marks.items()):
+        show(shown(mark_text(host, mark, next((row["used"] for row in rows if row["host"] == host), 0), now_ms)))
     if blacklist:
         show(f"blacklisted: {shown(blacklist)}")
     return OK
@@ -39,8 +61,47 @@ def _times(row: dict[str, Any], now_ms: int) -> tuple[str, str]:
     return lasted(row["uptime_ms"]), f"{lasted(now_ms - row['time_ms'])} ago"
 
 
-def host_rows(supervisors: Iterable[SupervisorInfo], used: Set[WorkerSlot]) -> list[dict[str, Any]]:
-    """Return a row for each host by name; a host has a node for each driver. Times are those of its newest node, in ms."""
+def _change(arguments: argparse.Namespace) -> int:
+    """Drain, exclude or include one host."""
+    if not arguments.host:
+        raise InvalidConfigError(f"hosts {arguments.change}: name the host; `sparkstorm hosts` lists them")
+    if arguments.watch is not None:
+        raise InvalidConfigError(f"hosts {arguments.change}: --watch only shows; leave it out")
+    with opened(arguments, writes=True) as cluster:
+        if arguments.change == "include":
+            cluster.include_host(arguments.host)
+        elif arguments.change == "drain":
+            cluster.drain_host(arguments.host, arguments.reason)
+        else:
+            cluster.exclude_host(arguments.host, arguments.reason)
+    say(arguments, f"{arguments.host} {_CHANGES[arguments.change]}", {"host": arguments.host, "change": arguments.change})
+    return OK
+
+
+def mark_text(host: str, mark: HostMark, num_workers: int, now_ms: int) -> str:
+    """Return what is said of a host that is drained or excluded and has that many workers."""
+    why = f": {mark.reason}" if mark.reason else ""
+    workers = f"; {counted(num_workers, 'worker is', 'workers are')} still there, until slots elsewhere are free"
+    left = workers if mark.is_drained and num_workers else ""
+    return f"{host} {_word(mark)} {lasted(now_ms - mark.since_ms)} ago by {mark.by}{why}{left}"
+
+
+def _word(mark: HostMark) -> str:
+    return "drained" if mark.is_drained else "excluded"
+
+
+def host_rows(
+    supervisors: Iterable[SupervisorInfo],
+    used: Set[WorkerSlot],
+    marks: Mapping[str, HostMark] | None = None,
+    problems: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:
+    """Return a row for each host by name; a host has a node for each driver. Times are those of its newest node, in ms.
+
+    `health` is "ok", or what is wrong: excluded or drained, blacklisted, no Redis. `problems` are those of Nimbus by subject.
+    """
+    problems = problems or {}
+    blacklisted = problems.get("blacklist", "").partition(":")[0].split(", ")
     by_host: dict[str, list[SupervisorInfo]] = {}
     for info in sorted(supervisors, key=lambda each: each.supervisor_id):
         by_host.setdefault(info.host, []).append(info)
@@ -51,5 +112,8 @@ def host_rows(supervisors: Iterable[SupervisorInfo], used: Set[WorkerSlot]) -> l
         row = {"host": host, "rack": ", ".join(racks) or None, "slots": len(slots)}
         row |= {"used": len(slots & used), "free": len(slots - used)}
         row |= {"uptime_ms": max(info.uptime_ms for info in infos), "time_ms": max(info.time_ms for info in infos)}
-        rows.append(row | {"nodes": [info.supervisor_id for info in infos]})
+        wrong = [_word(mark)] if (mark := (marks or {}).get(host)) else []
+        wrong += ["blacklisted"] if host in blacklisted else []
+        wrong += ["no Redis"] if all(info.store_problem for info in infos) else []
+        rows.append(row | {"health": ", ".join(wrong) or "ok", "nodes": [info.supervisor_id for info in infos]})
     return rows

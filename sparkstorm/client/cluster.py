@@ -20,7 +20,7 @@ from sparkstorm.config import Conf
 from sparkstorm.errors import NotAliveError
 from sparkstorm.model.assignment import SupervisorInfo, WorkerSlot
 from sparkstorm.model.redis_address import RedisAddress
-from sparkstorm.model.requests import topology_name
+from sparkstorm.model.requests import HostMark, RequestKind, topology_name
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.request_client import Progress
@@ -110,6 +110,10 @@ class ClusterClient(ClusterAccess):
         """Return the slots that topologies are assigned to."""
         return {slot for each in self.state.read_assignments().values() for slot in each.slot_by_executor.values()}
 
+    def host_marks(self) -> Mapping[str, HostMark]:
+        """Return the excluded and drained hosts by name."""
+        return self.state.read_host_marks()
+
     def problems(self) -> dict[str, str]:
         """Return problems by topology id or name, "scheduler", "blacklist" or "turn"; those of one are joined by "; "."""
         return {about: "; ".join(sentences) for about, sentences in self.problem_sentences().items()}
@@ -177,6 +181,18 @@ class ClusterClient(ClusterAccess):
         handle = self.topology(name)
         handle.kill(wait_secs)
         return handle.topology_id
+
+    def drain_host(self, host: str, reason: str = "") -> None:
+        """Give a host no new workers, and move those that are there, with their states, as far as free slots elsewhere allow."""
+        self.requests.mark_host(RequestKind.DRAIN_HOST, host, reason)
+
+    def exclude_host(self, host: str, reason: str = "") -> None:
+        """Give a host no new workers; those that are there stay."""
+        self.requests.mark_host(RequestKind.EXCLUDE_HOST, host, reason)
+
+    def include_host(self, host: str) -> None:
+        """Let a drained or excluded host get workers again; none is moved back by it."""
+        self.requests.mark_host(RequestKind.INCLUDE_HOST, host)
 
     def running_code(self, topology_id: str) -> tuple[bytes, Mapping[str, Any]]:
         """Return the code of a topology as its workers open it, and its configuration; NotAliveError when it is gone."""

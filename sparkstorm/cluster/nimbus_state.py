@@ -3,7 +3,7 @@
 Clients write requests and may withdraw them; all else is Nimbus's.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from sparkstorm.cluster import paths
@@ -12,7 +12,7 @@ from sparkstorm.cluster.record_store import RecordStore
 from sparkstorm.errors import SparkStormError, StateConflictError, StoreInconsistentError, TamperedBlobError
 from sparkstorm.model.assignment import TopologyBase
 from sparkstorm.model.records import encode_record
-from sparkstorm.model.requests import LogConfig, Outcome, Problems, Request
+from sparkstorm.model.requests import HostMark, HostMarks, LogConfig, Outcome, Problems, Request
 from sparkstorm.model.status import JsonValue
 
 
@@ -177,6 +177,22 @@ class NimbusState(RecordStore):
     def read_log_config(self, topology_id: str, hint: Hint | None = None) -> LogConfig | None:
         """Log levels of a topology's workers."""
         return self._read_record(LogConfig, paths.log_config(topology_id), hint)
+
+    # -- hosts ---------------------------------------------------------------------------------------------------
+
+    def read_host_marks(self, hint: Hint | None = None) -> Mapping[str, HostMark]:
+        """Return the excluded and drained hosts by name; the hint fires when one is marked or included again."""
+        found = self._read_record(HostMarks, paths.HOSTS, hint)
+        return found.by_host if found else {}
+
+    def change_host_marks(
+        self, change: Callable[[Mapping[str, HostMark]], Mapping[str, HostMark]], last_good: Mapping[str, HostMark]
+    ) -> None:
+        """Change the marks by a pure function, again when another writer was first; in place of damaged ones `last_good`."""
+        try:
+            self._update(HostMarks, paths.HOSTS, lambda found: HostMarks(change(found.by_host if found else {})))
+        except (StoreInconsistentError, TamperedBlobError):
+            self._write(paths.HOSTS, HostMarks(change(last_good)))
 
     # -- submissions and deploys ---------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ DRIVER_NUMBERS = "/nimbus/driver-numbers"
 DEPOSING = "/nimbus/deposing"
 STOP_SLOTS = "/stop-slots"
 CLUSTER_CONF = "/nimbus/conf"
+HOSTS = "/nimbus/hosts"
 
 
 def under(parent: str, *names: str) -> str:

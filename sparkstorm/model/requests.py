@@ -23,6 +23,8 @@ _ID = re.compile(r"[0-9a-f]{32}")
 _NUMBERS = re.compile(r"-\d{1,19}-\d{1,19}", re.ASCII)
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 MAX_WAIT_MS = 365 * 24 * 3600 * 1000
+_MOST_HOST_CHARS = 253  # of a name in the DNS
+_MOST_REASON_CHARS = 200
 
 
 class RequestKind(StrEnum):
@@ -40,6 +42,9 @@ class RequestKind(StrEnum):
     CONTINUE_UPGRADE = "CONTINUE_UPGRADE"
     COMPLETE_UPGRADE = "COMPLETE_UPGRADE"
     ROLLBACK_UPGRADE = "ROLLBACK_UPGRADE"
+    DRAIN_HOST = "DRAIN_HOST"
+    EXCLUDE_HOST = "EXCLUDE_HOST"
+    INCLUDE_HOST = "INCLUDE_HOST"
 
     @property
     def verb(self) -> str:
@@ -47,10 +52,13 @@ class RequestKind(StrEnum):
         first, _, second = self.lower().partition("_")
         if second == "upgrade":
             return f"upgrade {first}"
+        if self in HOST_KINDS:
+            return f"hosts {first}"
         return {"upgrade": "upgrade start", "restart_worker": "restart", "set_log_level": "log-level"}.get(self.lower(), first)
 
 
 _WITH_TOPOLOGY = (RequestKind.SUBMIT, RequestKind.UPDATE, RequestKind.UPGRADE)
+HOST_KINDS = (RequestKind.DRAIN_HOST, RequestKind.EXCLUDE_HOST, RequestKind.INCLUDE_HOST)
 
 
 class OutcomeState(StrEnum):
@@ -86,6 +94,23 @@ class SubmittedOutline:
 
     topology_id: str
     outline: TopologyOutline
+
+
+@dataclass(frozen=True, slots=True)
+class HostMark:
+    """Mark of an excluded host, which gets no new workers; the workers of a drained one also leave. `by` is the client."""
+
+    is_drained: bool
+    since_ms: int
+    by: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostMarks:
+    """Excluded and drained hosts by name; a host has the nodes of all drivers on it."""
+
+    by_host: Mapping[str, HostMark] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +153,7 @@ class Request:
 
     id: str  # 32 hex digits, drawn by the client
     kind: RequestKind
-    name: str  # of the topology
+    name: str  # of the topology; "" for a request about a host
     created_ms: int
     expires_ms: int  # not carried out when no Nimbus has accepted it by then
     topology_id: str = ""  # SUBMIT, UPDATE: the new one; others: the one that is meant, "" for whichever has the name
@@ -143,6 +168,13 @@ class Request:
     log_levels: Mapping[str, LogLevel] = field(default_factory=dict)  # SET_LOG_LEVEL
     upgrade: UpgradeOptions | None = None  # UPGRADE, CONTINUE_UPGRADE: choice of the batch
     is_forced: bool = False  # UPGRADE: also when the code before cannot read the state of the new one
+    host: str = ""  # DRAIN_HOST, EXCLUDE_HOST, INCLUDE_HOST
+    reason: str = ""  # DRAIN_HOST, EXCLUDE_HOST: for people
+
+    @property
+    def subject(self) -> str:
+        """Return the name of the topology or host that it is about."""
+        return self.host or self.name
 
     def blob_keys(self) -> set[str]:
         """Keys of the blobs that it needs."""
@@ -191,7 +223,12 @@ def check_request(request: Request, request_id: str) -> None:
     where = f"request {request_id}"
     if request.id != request_id or not is_request_id(request_id):
         raise InvalidConfigError(f"{where}: its record is that of request {request.id[:60]!r}")
-    validate_name(request.name)
+    if request.kind in HOST_KINDS:
+        check_host(request.host, request.reason)
+    if (request.kind in HOST_KINDS) == bool(request.name) or (request.kind in HOST_KINDS) != bool(request.host):
+        raise InvalidConfigError(f"{where}: {request.kind} of topology {request.name[:60]!r} and host {request.host[:60]!r}")
+    if request.name:
+        validate_name(request.name)
     if request.topology_id and not is_id_of(request.topology_id, request.name):
         raise InvalidTopologyError(f"{where}: {request.topology_id[:200]!r} is no id of a topology named {request.name}")
     if not 0 <= request.created_ms <= request.expires_ms:
@@ -231,6 +268,16 @@ def check_upgrade(name: str, options: UpgradeOptions) -> None:
         raise InvalidConfigError(
             f"upgrade of {name}: no workers are chosen for this batch; give --num N, --workers NODE:PORT or --component ID "
             "(topology.upgrade.worker.num, .workers, .component; in Python worker_num, workers, component)"
+        )
+
+
+def check_host(host: str, reason: str = "") -> None:
+    """InvalidConfigError for a text that is no host's name, or a reason that is too long or not one line."""
+    if not isinstance(host, str) or not 0 < len(host) <= _MOST_HOST_CHARS or not host.isprintable():
+        raise InvalidConfigError(f"{host!r:.60} is no host's name; `sparkstorm hosts` lists the hosts")
+    if not isinstance(reason, str) or len(reason) > _MOST_REASON_CHARS or not reason.isprintable():
+        raise InvalidConfigError(
+            f"host {host}: the reason {reason!r:.60} is not one line of at most {_MOST_REASON_CHARS} characters"
         )
 
 

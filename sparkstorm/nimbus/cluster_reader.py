@@ -5,8 +5,8 @@ problem that names the path, and the slots its assignment holds stay reserved.
 """
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from sparkstorm.blobs.store import BlobStore
@@ -16,6 +16,7 @@ from sparkstorm.errors import InvalidConfigError, StoreInconsistentError, Tamper
 from sparkstorm.model.assignment import Assignment, SupervisorInfo, TopologyBase, WorkerBeat, WorkerSlot
 from sparkstorm.model.names import driver_of_node
 from sparkstorm.model.outline import TopologyOutline
+from sparkstorm.model.requests import HostMark
 from sparkstorm.model.status import JsonValue
 from sparkstorm.scheduling.snapshot import KnownTopology, Snapshot
 
@@ -84,6 +85,7 @@ class ClusterReader:
         self._conf = conf
         self._outline_by_id: dict[str, tuple[str, TopologyOutline]] = {}
         self._conf_by_key: dict[str, dict[str, JsonValue]] = {}
+        self._marks: Mapping[str, HostMark] = {}
 
     def read(self, hint: Hint | None = None, hint_of_node: Callable[[str], Hint | None] = lambda _: None) -> Reading:
         """One pass over the store; the hint fires when a supervisor, a driver or a topology comes or goes.
@@ -101,7 +103,16 @@ class ClusterReader:
         # Without its assignment a topology would be placed as if it ran nowhere.
         topologies = {each: known for each, known in topologies.items() if each not in problems}
         drivers = self._read_drivers(hint, problems)
-        return Reading(_snapshot(topologies, assignments, supervisors), bases, beats, problems, drivers)
+        snapshot = replace(_snapshot(topologies, assignments, supervisors), marks=self._read_marks(hint, problems))
+        return Reading(snapshot, bases, beats, problems, drivers)
+
+    def _read_marks(self, hint: Hint | None, problems: dict[str, str]) -> Mapping[str, HostMark]:
+        """Return the marks of hosts; the last good ones when they are damaged."""
+        try:
+            self._marks = self._state.read_host_marks(hint)
+        except (StoreInconsistentError, TamperedBlobError) as error:
+            problems["hosts"] = f"{error}; exclude or drain the hosts that are meant again, and the record is written anew"
+        return self._marks
 
     def _read_drivers(self, hint: Hint | None, problems: dict[str, str]) -> frozenset[int]:
         try:

@@ -65,7 +65,7 @@ class RequestClient:
         try:
             self.state.create_request(request)
         except ValueError as error:
-            raise InvalidConfigError(f"the request for {request.name} is too large: {error}") from error
+            raise InvalidConfigError(f"the request for {request.subject} is too large: {error}") from error
         if request.has_state:
             with contextlib.suppress(StoreUnavailableError):  # the mark ends with the session
                 self.state.unprotect(request.topology_id)
@@ -231,7 +231,7 @@ class PendingRequest:
 
 
 def _verb(request: Request) -> str:
-    return f"{request.kind.verb} {request.name}"
+    return f"{request.kind.verb} {request.subject}"
 
 
 def _error_of(outcome: Outcome) -> SparkStormError:

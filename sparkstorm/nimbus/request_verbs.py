@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 from sparkstorm.cluster.nimbus_state import Deploy
@@ -20,6 +21,8 @@ from sparkstorm.model.names import counted
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.records import decode_record
 from sparkstorm.model.requests import (
+    HOST_KINDS,
+    HostMark,
     LogConfig,
     LogLevel,
     Outcome,
@@ -67,10 +70,14 @@ class RequestVerbs:
             RequestKind.RESTART_WORKER: self._restart_worker,
             RequestKind.SET_LOG_LEVEL: self._set_log_level,
             **dict.fromkeys(KINDS, self._upgrade),
+            **dict.fromkeys(HOST_KINDS, self._mark_host),
         }
 
     def check(self, request: Request, reading: Reading, now_ms: int) -> str:
-        """Return the id of the topology that is meant; raises what the request is refused with."""
+        """Return the id of the topology that is meant, "" for a host; raises what the request is refused with."""
+        if request.kind in HOST_KINDS:
+            self._check_host(request, reading)
+            return ""
         if request.kind is RequestKind.SUBMIT:
             self._check_free(request.name, reading)
             return request.topology_id
@@ -263,6 +270,32 @@ class RequestVerbs:
 
     def _upgrade(self, request: Request, outcome: Outcome, reading: Reading, now_ms: int) -> bool:
         return self._upgrades.carry_out(request, outcome, self._new_outline(request), reading, now_ms)
+
+    # -- hosts ---------------------------------------------------------------------------------------------------
+
+    def _check_host(self, request: Request, reading: Reading) -> None:
+        host, snapshot = request.host, reading.snapshot
+        if request.kind is RequestKind.INCLUDE_HOST:
+            if host not in snapshot.marks:
+                marked = ", ".join(sorted(snapshot.marks)) or "no host"
+                raise InvalidConfigError(f"host {host} is neither drained nor excluded; {marked} is")
+            return
+        known = {info.host for info in snapshot.supervisors.values()} | snapshot.marks.keys()
+        known |= {each for found in snapshot.assignments.values() for each in found.host_by_node.values()}
+        if host not in known:
+            raise InvalidConfigError(f"host {host} is not one of this cluster's: {', '.join(sorted(known)) or 'it has none'}")
+
+    def _mark_host(self, request: Request, _outcome: Outcome, reading: Reading, now_ms: int) -> bool:
+        """Mark a host, or take its mark back; the next round places by it."""
+        mark = HostMark(request.kind is RequestKind.DRAIN_HOST, now_ms, request.client, request.reason)
+
+        def changed(found: Mapping[str, HostMark]) -> Mapping[str, HostMark]:
+            others = {host: each for host, each in found.items() if host != request.host}
+            return others if request.kind is RequestKind.INCLUDE_HOST else {**others, request.host: mark}
+
+        self._parts.state.change_host_marks(changed, reading.snapshot.marks)
+        self._parts.outcomes.done(request.id, now_ms, "")
+        return True
 
     # -- workers -------------------------------------------------------------------------------------------------
 

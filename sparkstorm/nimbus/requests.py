@@ -78,7 +78,7 @@ class RequestDuty:
             return self._refuse(request, outcome, error, now_ms)
         except Exception as error:  # a record that was checked too little must not keep Nimbus from its other duties
             _LOG.exception("request %s of %.80r failed", request.id, request.client)
-            text = f"Nimbus failed at {request.kind} {request.name!r}: {type(error).__name__}: {error}"
+            text = f"Nimbus failed at {request.kind} {request.subject!r}: {type(error).__name__}: {error}"
             return self._refuse(request, outcome, SparkStormError(text), now_ms)
 
     def _decide(self, request: Request, reading: Reading, now_ms: int) -> Outcome | None:
@@ -103,7 +103,14 @@ class RequestDuty:
             outcome = Outcome(request.id, OutcomeState.DONE, now_ms, topology_id, plan=plan)
         if not self._create(outcome, request) or outcome.is_final:
             return None
-        _LOG.info("request %s of %.80r: %s %s%s", request.id, request.client, request.kind, topology_id, said and f": {said}")
+        _LOG.info(
+            "request %s of %.80r: %s %s%s",
+            request.id,
+            request.client,
+            request.kind,
+            topology_id or request.host,
+            said and f": {said}",
+        )
         return outcome
 
     def _hosts_without_trial(self, request: Request, reading: Reading) -> list[str]:
@@ -132,7 +139,7 @@ class RequestDuty:
 
     def _expire(self, request: Request, now_ms: int) -> None:
         text = (
-            f"the request to {request.kind.verb} {request.name} expired: no Nimbus accepted it within "
+            f"the request to {request.kind.verb} {request.subject} expired: no Nimbus accepted it within "
             f"{(request.expires_ms - request.created_ms) // 1000} s of {request.created_ms} (its client's clock; "
             f"Nimbus's says {now_ms}, in ms); make it again"
         )

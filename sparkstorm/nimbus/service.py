@@ -34,6 +34,7 @@ from sparkstorm.model.requests import (
     Request,
     RequestKind,
     SubmittedOutline,
+    check_host,
     check_log_levels,
     check_upgrade,
     topology_name,
@@ -122,6 +123,11 @@ class NimbusService:
         """Set levels by logger ("" is the root logger) in all workers of a topology; a level "" resets its logger."""
         check_log_levels(name, levels)
         self.ask(RequestKind.SET_LOG_LEVEL, name, topology_id, log_levels=dict(levels))
+
+    def mark_host(self, kind: RequestKind, host: str, reason: str = "") -> None:
+        """Drain, exclude or include a host (one of `HOST_KINDS`); InvalidConfigError when it is none of the cluster's."""
+        check_host(host, reason)
+        self.ask(kind, "", host=host, reason=reason)
 
     def ask(self, kind: RequestKind, name: str, topology_id: str = "", **details: Any) -> None:
         """Make a request and wait for its end; with an id, for that topology only and not for another of its name."""

@@ -38,7 +38,7 @@ def bad_slots(placement: Placement, num_executors: int, num_workers: int) -> lis
 
 def _free_misfits(topology: TopologyView, cluster: ClusterView) -> None:
     placement = cluster.placement(topology.id)
-    reusable = sum(cluster.can_reassign(slot) for slot in placement.executors_by_slot)
+    reusable = sum(cluster.can_reassign(slot) or cluster.stays(slot) for slot in placement.executors_by_slot)
     total_slots = min(topology.num_workers, reusable + cluster.free.count)
     if total_slots > placement.num_workers or not placement.is_exact:
         misfits = bad_slots(placement, len(topology.executors), total_slots)

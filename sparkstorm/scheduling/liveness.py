@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, WorkerBeat, WorkerSlot
+from sparkstorm.model.status import TopologyStatus
 from sparkstorm.scheduling.snapshot import Snapshot
 
 RUNNING = "RUNNING"  # the heartbeat's state in which its executors count as alive; in any other only the slot does
@@ -177,6 +178,30 @@ def look_at_stores(before: StoreReach, supervisors: Iterable[SupervisorInfo], no
         cut[host] = Cut(known.since_ms if known else now_ms - info.store_away_ms, apart_ms, info.store_problem)
     given_up = frozenset(host for host, each in cut.items() if each.apart_ms is not None and now_ms - each.apart_ms >= timeout_ms)
     return StoreReach(cut, given_up, is_general)
+
+
+def leaving_executors(snapshot: Snapshot, alive: Mapping[str, Set[ExecutorId]]) -> dict[str, Set[ExecutorId]]:
+    """Return the executors, by topology, that leave drained hosts: whole workers, as many as there are free slots elsewhere.
+
+    A topology that lacks executors is left out: what has died is placed first, and the drain goes on after it.
+    """
+    drained = {node for node, info in snapshot.supervisors.items() if (mark := snapshot.marks.get(info.host)) and mark.is_drained}
+    if not drained:
+        return {}
+    used = {slot for each in snapshot.assignments.values() for slot in each.slot_by_executor.values()}
+    free = len(snapshot.open_slots() - used - snapshot.reserved)
+    leaving: dict[str, Set[ExecutorId]] = {}
+    for topology_id, known in sorted(snapshot.topologies.items()):
+        found = snapshot.assignments.get(topology_id)
+        if found is None or known.base.status == TopologyStatus.KILLED:
+            continue
+        if not found.slot_by_executor.keys() == set(known.executors()) <= alive.get(topology_id, frozenset()):
+            continue
+        slots = sorted({slot for slot in found.slot_by_executor.values() if slot.node in drained})[:free]
+        if slots:
+            free -= len(slots)
+            leaving[topology_id] = {each for each, slot in found.slot_by_executor.items() if slot in slots}
+    return leaving
 
 
 def vacated(

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkstorm.model.assignment import Assignment, AssignmentKind, ExecutorId, SupervisorInfo, WorkerSlot
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.scheduling.liveness import dead_slots
+from sparkstorm.scheduling.liveness import dead_slots, leaving_executors
 from sparkstorm.scheduling.placement import Placement
 from sparkstorm.scheduling.previous import PreviousPlacement, ScheduleReason
 from sparkstorm.scheduling.reconcile import Wanted, check_answer, kept_for_rebalance, next_assignment
@@ -36,14 +36,16 @@ def plan_round(
     rebalanced, memory = rebalanced or {}, memory or RoundMemory()
     memory.keep_only(snapshot.topologies.keys())
     views = {each: memory.view(known, now_ms) for each, known in snapshot.topologies.items()}
-    kept = {each: _kept(views[each], known, snapshot, alive, rebalanced, memory) for each, known in snapshot.topologies.items()}
+    leaving = {} if rebalanced else leaving_executors(snapshot, alive)
+    bound = {each: living - leaving.get(each, frozenset()) for each, living in alive.items()} if leaving else alive
+    kept = {each: _kept(views[each], known, snapshot, bound, rebalanced, memory) for each, known in snapshot.topologies.items()}
     frozen = {each for each, known in snapshot.topologies.items() if known.base.status == TopologyStatus.KILLED}
     for topology_id in frozen:
         found = snapshot.assignments.get(topology_id)
         views[topology_id] = _without_wishes(views[topology_id], found.slot_by_executor if found else {})
     waiting = _hold_back(views, kept, rebalanced, frozen) if rebalanced else {}
-    cluster = ClusterView(_supervisors(snapshot, alive, frozen), views.values(), kept, conf)
-    cluster.previous = _previous(snapshot, alive, rebalanced)
+    cluster = ClusterView(_supervisors(snapshot, alive, frozen), views.values(), kept, conf, excluded_hosts=snapshot.marks)
+    cluster.previous = _previous(snapshot, bound, rebalanced)
     # living executors on a lost supervisor may stay (JStorm's unstopped workers), also during a rebalance
     lived_on = {
         slot
@@ -54,10 +56,27 @@ def plan_round(
     in_use = frozenset(cluster.used_slots()) | lived_on
     scheduler.schedule({each: view for each, view in views.items() if each not in frozen}, cluster)
     _check(cluster, frozen, in_use)
-    answer = {each: cluster.placement(each).slot_by_executor for each in views if each not in frozen}
+    answer: dict[str, Placed] = {each: cluster.placement(each).slot_by_executor for each in views if each not in frozen}
     answer = {each: placed for each, placed in answer.items() if waiting.get(each) != placed}
+    _let_stay(answer, leaving, snapshot, cluster)
     changed = _differences(snapshot, answer, rebalanced, now_ms)
-    return Plan(changed, answer, dict(cluster.status), dict(cluster.refused), cluster.blacklisted_hosts)
+    return Plan(changed, answer, dict(cluster.status), dict(cluster.refused), cluster.blacklisted_hosts - snapshot.marks.keys())
+
+
+def _let_stay(answer: dict[str, Placed], leaving: Container[str], snapshot: Snapshot, cluster: ClusterView) -> None:
+    """Let a topology stay as it is that would lose workers or executors by leaving drained hosts.
+
+    Free slots are not all: resources, limits and other topologies have a say. Such a topology tries again at the next round.
+    """
+    for topology_id in [each for each in answer if each in leaving]:
+        before, after = snapshot.assignments[topology_id].slot_by_executor, answer[topology_id]
+        if len(after) == len(before) and len(set(after.values())) >= len(set(before.values())):
+            continue
+        others = {slot for each, placed in answer.items() if each != topology_id for slot in placed.values()}
+        if others.isdisjoint(before.values()):
+            answer[topology_id] = before
+            cluster.status.pop(topology_id, None)
+            cluster.refused.pop(topology_id, None)
 
 
 def _supervisors(snapshot: Snapshot, alive: Alive, frozen: Container[str]) -> list[SupervisorView]:
@@ -97,17 +116,21 @@ def _kept(
     placed = {each: slot for each, slot in assignment.slot_by_executor.items() if each in living}
     if options is None:
         return {each: slot for each, slot in placed.items() if each in view.component_by_executor}
-    if options.reassign:
+    if options.reassign and not (snapshot.marks and not _open_slots(snapshot, topology_id)):
         return {}
     return kept_for_rebalance(placed, view.executors, min(known.base.num_workers, slots_for(snapshot, topology_id)))
 
 
 def slots_for(snapshot: Snapshot, topology_id: str) -> int:
-    """Return how many slots a topology can have: its own, and those that no other one uses."""
-    offered = {WorkerSlot(each.supervisor_id, port) for each in snapshot.supervisors.values() for port in each.ports}
+    """Return how many slots a topology can have: its own, and those of hosts that are not excluded that no other one uses."""
+    own = snapshot.assignments.get(topology_id)
+    return len(_open_slots(snapshot, topology_id) | set(own.slot_by_executor.values() if own else ()))
+
+
+def _open_slots(snapshot: Snapshot, topology_id: str) -> set[WorkerSlot]:
     own = snapshot.assignments.get(topology_id)
     taken = {slot for each in snapshot.assignments.values() if each is not own for slot in each.slot_by_executor.values()}
-    return len((offered | set(own.slot_by_executor.values() if own else ())) - taken - snapshot.reserved)
+    return snapshot.open_slots() - taken - snapshot.reserved
 
 
 def _previous(snapshot: Snapshot, alive: Alive, rebalanced: Mapping[str, RebalanceOptions]) -> dict[str, PreviousPlacement]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, TopologyBase, WorkerSlot
 from sparkstorm.model.outline import TopologyOutline
+from sparkstorm.model.requests import HostMark
 from sparkstorm.model.tasks import compute_executors
 
 Placed = Mapping[ExecutorId, WorkerSlot]
@@ -33,6 +34,12 @@ class Snapshot:
     supervisors: Mapping[str, SupervisorInfo]
     reserved: Set[WorkerSlot] = frozenset()
     backups: Mapping[str, Assignment] = field(default_factory=dict)  # of a former topology of the name, by the new id
+    marks: Mapping[str, HostMark] = field(default_factory=dict)  # of excluded and drained hosts
+
+    def open_slots(self) -> set[WorkerSlot]:
+        """Return the slots of living supervisors whose hosts are not excluded, used or not."""
+        offering = [each for each in self.supervisors.values() if each.host not in self.marks]
+        return {WorkerSlot(each.supervisor_id, port) for each in offering for port in each.ports}
 
 
 @dataclass(frozen=True, slots=True)

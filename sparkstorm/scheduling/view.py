@@ -17,7 +17,8 @@ Assignments: TypeAlias = Mapping[str, Mapping[ExecutorId, WorkerSlot]]
 class ClusterView:
     """Storm's Cluster: supervisors and topologies are read only, placements change through the methods below.
 
-    `assignments` are the living executors before the round; a slot of two topologies belongs to the first by id.
+    `assignments` are the living executors before the round; a slot of two topologies belongs to the first by id. Hosts in
+    `excluded_hosts` are on the blacklist whatever a scheduler puts there.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class ClusterView:
         conf: Conf | None = None,
         blacklisted_hosts: Iterable[str] = (),
         greylisted_hosts: Iterable[str] = (),
+        excluded_hosts: Iterable[str] = (),
     ) -> None:
         self.supervisors = {each.id: each for each in sorted(supervisors, key=lambda each: each.id)}
         self.topologies = {each.id: each for each in sorted(topologies, key=lambda each: each.id)}
@@ -42,7 +44,8 @@ class ClusterView:
         self.previous: Mapping[str, PreviousPlacement] = {}
         self.reasons: Reasons | None = None  # records why executors are placed, if set
         self.free = FreeSlots()
-        self._blacklisted = set(blacklisted_hosts)
+        self._excluded = frozenset(excluded_hosts)
+        self._blacklisted = {*blacklisted_hosts, *self._excluded}
         self._owner_by_slot: dict[WorkerSlot, str] = {}
         self._placements: dict[str, Placement] = {}
         self._hungry: set[str] = set()
@@ -76,13 +79,18 @@ class ClusterView:
         return frozenset(self._blacklisted)
 
     def set_blacklisted_hosts(self, hosts: Iterable[str]) -> None:
-        """Replace the blacklist and update the free slots."""
-        wanted = set(hosts)
+        """Replace the blacklist, to which excluded hosts always belong, and update the free slots."""
+        wanted = {*hosts, *self._excluded}
         changed = wanted ^ self._blacklisted
         self._blacklisted = wanted
         for supervisor in self.supervisors.values():
             if supervisor.host in changed:
                 self._refresh(supervisor)
+
+    def stays(self, slot: WorkerSlot) -> bool:
+        """Return whether a worker in that slot stays although its host is excluded: it needs no other slot."""
+        supervisor = self.supervisors.get(slot.node)
+        return supervisor is not None and supervisor.host in self._excluded and slot.port in supervisor.ports
 
     def host_of(self, node: str) -> str | None:
         """Return the host of a supervisor; None when it is dead."""

@@ -1,7 +1,8 @@
 """Rows of `sparkstorm hosts`."""
 
-from sparkstorm.cli.hosts import host_rows
+from sparkstorm.cli.hosts import host_rows, mark_text
 from sparkstorm.model.assignment import SupervisorInfo, WorkerSlot
+from sparkstorm.model.requests import HostMark
 
 
 def test_two_drivers_nodes_of_a_host_are_one_row_with_the_slots_of_both() -> None:
@@ -20,6 +21,23 @@ def test_two_drivers_nodes_of_a_host_are_one_row_with_the_slots_of_both() -> Non
         "free": 2,
         "uptime_ms": 30,
         "time_ms": 70,
+        "health": "ok",
         "nodes": ["w1", "w1@2"],
     }
     assert (second["host"], second["rack"], second["slots"], second["used"], second["free"]) == ("w2", "r1", 1, 0, 1)
+
+
+def test_the_health_of_a_host_is_all_that_is_against_it() -> None:
+    infos = [SupervisorInfo(f"w{n}", f"w{n}", 0, 0, (6700,), store_problem="cut" if n == 2 else "") for n in range(1, 5)]
+    marks = {"w1": HostMark(True, 0, "ann"), "w2": HostMark(False, 0, "ann")}
+    rows = host_rows(infos, set(), marks, {"blacklist": "w1, w3: a port was missing there too often"})
+    assert [row["health"] for row in rows] == ["drained, blacklisted", "excluded, no Redis", "blacklisted", "ok"]
+
+
+def test_a_marked_host_is_named_with_who_when_why_and_the_workers_that_stay() -> None:
+    drained, excluded = HostMark(True, 1_000, "ann@desk:7", "new disks"), HostMark(False, 1_000, "ann@desk:7")
+    assert mark_text("w1", drained, 2, 61_000) == (
+        "w1 drained 1 min 0 s ago by ann@desk:7: new disks; 2 workers are still there, until slots elsewhere are free"
+    )
+    assert mark_text("w1", drained, 0, 61_000) == "w1 drained 1 min 0 s ago by ann@desk:7: new disks"
+    assert mark_text("w1", excluded, 2, 61_000) == "w1 excluded 1 min 0 s ago by ann@desk:7"

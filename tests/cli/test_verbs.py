@@ -141,6 +141,14 @@ def test_a_life(words: TopologyHandle, cluster: ClusterClient, capsys: pytest.Ca
     assert listed[0].split()[:5] == ["host", "rack", "slots", "used", "free"]
     assert listed[1].split()[:5] == ["host", "-", "4", "2", "2"] and listed[1].endswith("node-1, node-2")
     assert read(capsys, "hosts")["hosts"][0]["nodes"] == ["node-1", "node-2"]
+    assert said(capsys, "hosts", "exclude", "host", "--reason", "new disks").startswith("host is excluded: it gets no new workers")
+    marked = said(capsys, "hosts").splitlines()
+    assert "excluded" in marked[1] and marked[-1].startswith("host excluded ") and marked[-1].endswith(": new disks")
+    assert read(capsys, "hosts")["marks"]["host"]["is_drained"] is False
+    assert read(capsys, "hosts", "include", "host") == {"host": "host", "change": "include"}
+    assert read(capsys, "hosts")["hosts"][0]["health"] == "ok" and len(words.slots()) == 2
+    assert "host w9 is not one of this cluster's: host" in said_both(capsys, "hosts", "drain", "w9")[1]
+    assert "name the host" in said_both(capsys, "hosts", "drain")[1]
 
     slot = str(min(words.slots(), key=str))
     assert f"worker {slot} of words-" in said(capsys, "restart", "words", "--worker", slot)

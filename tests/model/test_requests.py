@@ -26,6 +26,7 @@ BASE = TopologyBase("wc-1-9", "wc", 5, TopologyStatus.ACTIVE, 2, {"split": 4}, "
 SUBMIT = Request(ID, RequestKind.SUBMIT, "wc", 5, 65, "wc-1-9", "ann@host:7", BASE, "outline")
 KILL = Request(ID, RequestKind.KILL, "wc", 5, 65, wait_ms=100)
 LEVELS = Request(ID, RequestKind.SET_LOG_LEVEL, "wc", 5, 65, log_levels={"": LogLevel("DEBUG", 1000)})
+DRAIN = Request(ID, RequestKind.DRAIN_HOST, "", 5, 65, host="w1.example.org", reason="new disks")
 PLAN = RebalancePlan("wc-1-9", {ExecutorId(1, 1): WorkerSlot("n", 1)}, {ExecutorId(1, 1): WorkerSlot("n", 2)})
 
 
@@ -35,6 +36,7 @@ PLAN = RebalancePlan("wc-1-9", {ExecutorId(1, 1): WorkerSlot("n", 1)}, {Executor
         SUBMIT,
         KILL,
         LEVELS,
+        DRAIN,
         replace(KILL, kind=RequestKind.REBALANCE, rebalance=RebalanceOptions(2, {"split": 1}, {"app.x": [1]}), is_plan=True),
         replace(KILL, kind=RequestKind.RESTART_WORKER, slot=WorkerSlot("n", 6700)),
         replace(SUBMIT, kind=RequestKind.UPGRADE, upgrade=UpgradeOptions((WorkerSlot("n", 1),), "split", 2), is_forced=True),
@@ -58,6 +60,12 @@ def test_an_outcome_reads_back_with_its_plan() -> None:
         (KILL, "f" * 32, "its record is that of request '0123"),
         (replace(KILL, id="../x"), "../x", r"its record is that of request '\.\./x'"),
         (replace(KILL, kind=RequestKind.UPGRADE), ID, "UPGRADE with no topology"),
+        (replace(DRAIN, name="wc"), ID, "DRAIN_HOST of topology 'wc' and host 'w1.example.org'"),
+        (replace(DRAIN, host=""), ID, "'' is no host's name"),
+        (replace(DRAIN, host="w1\n"), ID, "is no host's name"),
+        (replace(DRAIN, reason="x" * 201), ID, "is not one line of at most 200 characters"),
+        (replace(KILL, host="w1"), ID, "KILL of topology 'wc' and host 'w1'"),
+        (replace(KILL, name=""), ID, "KILL of topology '' and host ''"),
         (replace(KILL, name="a b"), ID, "'a b' is not a valid topology name"),
         (replace(KILL, topology_id="../../wc-1-9"), ID, r"'\.\./\.\./wc-1-9' is no id of a topology named wc"),
         (replace(KILL, topology_id="other-1-9"), ID, "'other-1-9' is no id of a topology named wc"),

@@ -6,6 +6,7 @@ import pytest
 
 from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, TopologyBase, WorkerSlot
 from sparkstorm.model.outline import ComponentOutline, InputOutline, TopologyOutline
+from sparkstorm.model.requests import HostMark
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.jstorm.adapter import JStormScheduler
@@ -124,3 +125,31 @@ def test_a_new_topology_without_a_place_is_not_written_but_an_old_one_that_lost_
     assert new.assignments == ()
     (lost,) = plan_round(Snapshot({"t-1": KNOWN}, {"t-1": OLD}, nobody), {}, DefaultScheduler(), {}, 1000).assignments
     assert lost.version == 6 and lost.slot_by_executor == {}
+
+
+DRAINED = replace(SNAPSHOT, marks={"host-n1": HostMark(True, 0, "ann")})
+
+
+class Refusing(DefaultScheduler):
+    """Finds no room for anything."""
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        cluster.refused = dict.fromkeys(topologies, "no memory")
+
+
+def test_the_workers_of_a_drained_host_leave_it_whose_ports_are_not_offered() -> None:
+    watching = Watching()
+    (made,) = plan_round(DRAINED, {"t-1": set(E)}, watching, {}, 1000).assignments
+    assert watching.free == [SLOTS[3]]
+    assert made.slot_by_executor == {E[0]: SLOTS[3], E[1]: SLOTS[2], E[2]: SLOTS[3], E[3]: SLOTS[2]}
+
+
+def test_a_topology_that_a_scheduler_finds_no_room_for_stays_on_a_drained_host() -> None:
+    plan = plan_round(DRAINED, {"t-1": set(E)}, Refusing(), {}, 1000)
+    assert plan.assignments == () and plan.refused == {} and plan.blacklisted_hosts == frozenset()
+
+
+def test_a_drain_waits_until_the_dead_have_a_place() -> None:
+    watching = Watching()
+    (made,) = plan_round(DRAINED, {"t-1": {E[0], E[2]}}, watching, {}, 1000).assignments
+    assert made.slot_by_executor == {E[0]: SLOTS[0], E[1]: SLOTS[3], E[2]: SLOTS[0], E[3]: SLOTS[3]}

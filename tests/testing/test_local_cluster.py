@@ -17,6 +17,7 @@ from sparkstorm.api import (
     Tuple,
 )
 from sparkstorm.errors import AlreadyAliveError, InvalidConfigError, InvalidTopologyError, NotAliveError
+from sparkstorm.model.requests import RequestKind
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Nothing
 from tests.topologies import Split, word_count
 
@@ -95,6 +96,24 @@ def test_a_rebalance_moves_tasks_with_their_state() -> None:
         lines.feed(["a b c d"])
         cluster.run_until_idle()
         assert cluster.state("count") == dict.fromkeys("abcd", 2)
+
+
+def test_a_drained_hosts_tasks_move_with_their_state_while_tuples_flow() -> None:
+    lines = FeederSpout(["line"])
+    with LocalCluster(supervisors=3, slots=2) as cluster:
+        cluster.submit(word_count(lines), {"topology.workers": 3})
+        for n in range(60):
+            lines.feed(["x y z"])
+            cluster.advance(ms=1)
+            if n == 20:
+                cluster.service.mark_host(RequestKind.DRAIN_HOST, "host-node1")
+            if n == 40:
+                cluster.service.mark_host(RequestKind.INCLUDE_HOST, "host-node1")
+                cluster.service.mark_host(RequestKind.DRAIN_HOST, "host-node2")
+        cluster.run_until_idle()
+        assert {worker.slot.node for worker in cluster.topology().workers} == {"node1", "node3"}
+        assert cluster.state("count") == {"x": 60, "y": 60, "z": 60}
+        assert sorted(lines.acked) == list(range(60))
 
 
 def test_an_inactive_topology_emits_nothing() -> None:

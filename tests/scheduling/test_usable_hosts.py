@@ -1,13 +1,20 @@
-"""Decisions about hosts that do not reach Redis, alone and as Nimbus acts on them."""
+"""Decisions about hosts that do not reach Redis, are drained or excluded, alone and as Nimbus acts on them."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from sparkstorm.cluster import paths
+from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, WorkerSlot
+from sparkstorm.model.requests import RequestKind
 from sparkstorm.model.status import RebalanceOptions
+from sparkstorm.scheduling.jstorm.adapter import JStormScheduler
 from sparkstorm.scheduling.liveness import StoreReach, look_at_stores, vacated
 from sparkstorm.scheduling.snapshot import Snapshot
+from sparkstorm.scheduling.view import Scheduler
 from tests.nimbus.nimbus_bench import Bench
 
 LIMIT_MS = 20_000
@@ -79,9 +86,9 @@ def test_a_host_that_was_given_up_offers_nothing_and_nobody_lives_there() -> Non
 class Cluster(Bench):
     """A simulated cluster with three hosts, whose supervisors say that Redis is away when they are told to."""
 
-    def __init__(self, **conf: Any) -> None:
-        super().__init__(nodes=3, **conf)
-        self.topology_id = self.submit(topology__workers=3)
+    def __init__(self, workers: int = 3, scheduler: Scheduler | None = None, **conf: Any) -> None:
+        super().__init__(nodes=3, scheduler=scheduler, **conf)
+        self.topology_id = self.submit(topology__workers=workers)
         self.advance(12)
 
     def cut(self, *nodes: str) -> None:
@@ -135,3 +142,114 @@ def test_nimbus_that_may_not_reassign_names_a_cut_host_only() -> None:
     cluster.cut("node-1")
     cluster.advance(60)
     assert "node-1" in cluster.used() and "nimbus.reassign is false" in cluster.nimbus.problems["host host-1"]
+
+
+def drain(cluster: Bench, host: str) -> None:
+    cluster.service.mark_host(RequestKind.DRAIN_HOST, host, "new disks")
+
+
+def workers_on(cluster: Cluster, node: str) -> int:
+    return len({slot for slot in cluster.slots(cluster.topology_id).values() if slot.node == node})
+
+
+@pytest.mark.parametrize("kind", ["default", "jstorm"])
+def test_the_workers_of_a_drained_host_move_and_nobody_else_does(kind: str) -> None:
+    cluster = Cluster(scheduler=JStormScheduler() if kind == "jstorm" else None)
+    before = cluster.slots(cluster.topology_id)
+    drain(cluster, "host-1")
+    cluster.advance(12)
+    after = cluster.slots(cluster.topology_id)
+    assert workers_on(cluster, "node-1") == 0 and len(set(after.values())) == 3 and after.keys() == before.keys()
+    assert all(after[each] == slot for each, slot in before.items() if slot.node != "node-1")
+    mark = cluster.state.read_host_marks()["host-1"]
+    assert (mark.is_drained, mark.reason) == (True, "new disks") and "@" in mark.by
+    state = cluster.state
+    assert not any(state.read_errors(cluster.topology_id, each) for each in state.error_components(cluster.topology_id))
+    assert "blacklist" not in cluster.nimbus.problems
+
+
+@pytest.mark.parametrize("num_workers", [5, 6])
+def test_of_a_drained_host_as_many_workers_move_as_slots_elsewhere_are_free(num_workers: int) -> None:
+    cluster = Cluster(workers=num_workers)
+    before = cluster.slots(cluster.topology_id)
+    drain(cluster, "host-1")
+    cluster.advance(12)
+    after = cluster.slots(cluster.topology_id)
+    assert workers_on(cluster, "node-1") == num_workers - 4
+    assert len(set(after.values())) == num_workers and after.keys() == before.keys()
+    assert all(after[each] == slot for each, slot in before.items() if slot.node != "node-1")
+
+
+def test_a_drain_goes_on_when_slots_become_free() -> None:
+    cluster = Cluster(workers=2)
+    other = cluster.submit("other", topology__workers=4)
+    cluster.advance(12)
+    assert {slot.node for slot in cluster.slots(other).values()} >= {"node-1"}
+    drain(cluster, "host-1")
+    cluster.advance(12)
+    stay = {slot for each in (cluster.topology_id, other) for slot in cluster.slots(each).values() if slot.node == "node-1"}
+    assert len(stay) == 2
+    cluster.service.kill("wc", 0)
+    cluster.advance(20)
+    assert "node-1" not in {slot.node for slot in cluster.slots(other).values()}
+    assert len(set(cluster.slots(other).values())) == 4
+
+
+def test_an_excluded_host_keeps_its_workers_and_gets_no_new_ones_until_it_is_included() -> None:
+    cluster = Cluster()
+    before = cluster.slots(cluster.topology_id)
+    cluster.service.mark_host(RequestKind.EXCLUDE_HOST, "host-1")
+    cluster.advance(12)
+    assert cluster.slots(cluster.topology_id) == before
+    other = cluster.submit("other", topology__workers=3)
+    cluster.advance(12)
+    assert {slot.node for slot in cluster.slots(other).values()} == {"node-0", "node-2"}
+    assert len(set(cluster.slots(other).values())) == 2, "the third has no slot"
+    cluster.service.mark_host(RequestKind.INCLUDE_HOST, "host-1")
+    cluster.advance(12)
+    assert "node-1" in {slot.node for slot in cluster.slots(other).values()} and not cluster.state.read_host_marks()
+
+
+def test_every_node_of_a_drained_host_is_drained_and_another_nimbus_keeps_it_so() -> None:
+    cluster = Cluster(workers=2)
+    cluster.supervisors["node-1"].host = "host-0"
+    cluster.advance(60)
+    drain(cluster, "host-0")
+    cluster.restart_nimbus()
+    cluster.advance(60)
+    assert cluster.used() == {"node-2"}
+    cluster.service.rebalance("wc", RebalanceOptions(2, reassign=True), 0)
+    cluster.advance(30)
+    assert cluster.used() == {"node-2"}
+
+
+def test_a_rebalance_that_places_all_anew_leaves_them_there_when_every_host_is_excluded() -> None:
+    cluster = Cluster()
+    for host in ("host-0", "host-1", "host-2"):
+        cluster.service.mark_host(RequestKind.EXCLUDE_HOST, host)
+    cluster.service.rebalance("wc", RebalanceOptions(3, reassign=True), 0)
+    cluster.advance(12)
+    assert len(cluster.slots(cluster.topology_id)) == 12
+
+
+def test_a_host_that_is_none_of_the_clusters_is_refused_by_name() -> None:
+    cluster = Cluster()
+    with pytest.raises(InvalidConfigError, match="host host-9 is not one of this cluster's: host-0, host-1, host-2"):
+        drain(cluster, "host-9")
+    with pytest.raises(InvalidConfigError, match="host host-1 is neither drained nor excluded; no host is"):
+        cluster.service.mark_host(RequestKind.INCLUDE_HOST, "host-1")
+    with pytest.raises(InvalidConfigError, match="is no host's name"):
+        drain(cluster, "a\nb")
+    assert not cluster.state.read_host_marks()
+
+
+def test_damaged_marks_are_named_the_last_good_ones_hold_and_the_next_change_mends_them() -> None:
+    cluster = Cluster()
+    drain(cluster, "host-1")
+    cluster.store.put(paths.HOSTS, b"damaged")
+    cluster.advance(12)
+    assert paths.HOSTS in cluster.nimbus.problems["hosts"] and workers_on(cluster, "node-1") == 0
+    cluster.service.mark_host(RequestKind.EXCLUDE_HOST, "host-2")
+    cluster.advance(2)
+    assert "hosts" not in cluster.nimbus.problems
+    assert {host: mark.is_drained for host, mark in cluster.state.read_host_marks().items()} == {"host-1": True, "host-2": False}
