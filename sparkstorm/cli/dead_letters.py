@@ -15,6 +15,7 @@ from sparkstorm.client.dead_letters import StoredLetters
 from sparkstorm.client.logs import shown
 from sparkstorm.errors import InvalidConfigError, NotAliveError
 from sparkstorm.model.dead_letter import Cause, DeadLetter
+from sparkstorm.model.names import counted
 
 _SHOWN_CAUSES = 20
 
@@ -76,7 +77,7 @@ def _list(arguments: argparse.Namespace, title: str, letters: Iterable[tuple[str
         causes = [{"cause": str(cause), "count": group.count, "ids": ids_by_cause[cause]} for cause, group in groups.largest()]
         write_json({"of": title, "count": count, "causes": causes})
         return
-    print(f"{title}: {count:,} dead letters")
+    print(f"{title}: {counted(count, 'dead letter')}")
     for line in groups.lines(_SHOWN_CAUSES):
         print(f"  {shown(line)}", flush=True)
 
