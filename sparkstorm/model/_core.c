@@ -7,7 +7,7 @@
 #include <Python.h>
 #include <structmember.h>
 
-#define CORE_VERSION 8 /* VERSION of compiled.py */
+#define CORE_VERSION 9 /* VERSION of compiled.py */
 #if PY_VERSION_HEX >= 0x030D0000 /* they have left the public headers */
 #define _PyDict_GetItem_KnownHash(dict, key, hash) PyDict_GetItemWithError(dict, key)
 #define _PyDict_SetItem_KnownHash(dict, key, value, hash) PyDict_SetItem(dict, key, value)
@@ -813,6 +813,127 @@ split(PyObject *module, PyObject *rows)
     return Py_BuildValue("NNO", columns, roots, is_one ? Py_True : Py_False);
 }
 
+/* ---- weigh: memory of packed values once unpacked; weights and twin in values/unfolding.py ---- */
+
+enum { PLAIN = 10, NUMBER = 40, WIDE = 56, TEXT = 80, LIST = 88, MAPPING = 184, PAIR = 68, EXTENSION = 256, ELEMENT = 128 };
+enum { MOST_EXTENSIONS = 64 };
+enum { SET = 6, FROZEN_SET = 7, WIDE_MAPPING = 9 }; /* codes of value_types.py */
+enum { BYTES, STRINGS, LISTS, MAPPINGS, EXTENSIONS };
+
+/* Bytes of each character of a text, after its highest byte of UTF-8. */
+static int
+width_of(const unsigned char *text, Py_ssize_t size)
+{
+    unsigned char most = 0;
+    for (Py_ssize_t at = 0; at < size; at++)
+        most = text[at] > most ? text[at] : most;
+    return most < 0xC4 ? 1 : most < 0xF0 ? 2 : 4;
+}
+
+static unsigned long long
+weigh_bytes(const unsigned char *data, Py_ssize_t stop, unsigned long long most)
+{
+    unsigned long long found = 0;
+    Py_ssize_t at = 0, outer[MOST_EXTENSIONS]; /* ends of what the extensions at hand lie in */
+    int depth = 0, opens = 0; /* whether an extension with elements begins here */
+    for (;;) {
+        while (depth > 0 && at >= stop)
+            stop = outer[--depth];
+        if (at >= stop || found > most)
+            return found;
+        unsigned char first = data[at++];
+        int kind, size = 0, has_elements = opens; /* size: of the length */
+        opens = 0;
+        Py_ssize_t length = 0, left = stop - at;
+        if (first < 0x80 || first >= 0xE0) {
+            found += first >= 0xE0 && first < 0xFB ? NUMBER : PLAIN;
+            continue;
+        }
+        if (first < 0xC0) {
+            kind = first < 0x90 ? MAPPINGS : first < 0xA0 ? LISTS : STRINGS;
+            length = first & (kind == STRINGS ? 31 : 15);
+        } else if (first >= 0xD4 && first < 0xD9) {
+            kind = EXTENSIONS;
+            length = (Py_ssize_t)1 << (first - 0xD4);
+        } else if (first >= 0xCA && first < 0xD4) {
+            Py_ssize_t fixed = first < 0xCC ? (Py_ssize_t)4 << (first - 0xCA) : (Py_ssize_t)1 << (first & 3);
+            found += first == 0xCC ? PLAIN : first == 0xCF || first == 0xD3 ? WIDE : NUMBER;
+            at += fixed < left ? fixed : left;
+            continue;
+        } else if (first >= 0xC4 && first < 0xCA) {
+            kind = first < 0xC7 ? BYTES : EXTENSIONS;
+            size = 1 << (first - (first < 0xC7 ? 0xC4 : 0xC7));
+        } else if (first >= 0xD9) {
+            kind = first < 0xDC ? STRINGS : first < 0xDE ? LISTS : MAPPINGS;
+            size = first < 0xDC ? 1 << (first - 0xD9) : 2 << (first & 1);
+        } else {
+            found += PLAIN;
+            continue;
+        }
+        if (size > left) {
+            at = stop;
+            continue;
+        }
+        for (; size > 0; size--, left--)
+            length = length << 8 | data[at++];
+        switch (kind) {
+        case LISTS:
+            found += LIST;
+            if (has_elements)
+                found += ELEMENT * (unsigned long long)(length < left ? length : left);
+            break;
+        case MAPPINGS:
+            length = length < left / 2 ? length : left / 2;
+            found += length > 0 ? MAPPING + PAIR * (unsigned long long)length : LIST;
+            break;
+        case EXTENSIONS:
+            if (left == 0) /* its code is missing */
+                break;
+            found += EXTENSION;
+            opens = data[at] == SET || data[at] == FROZEN_SET || data[at] == WIDE_MAPPING;
+            at++;
+            left--;
+            if (depth < MOST_EXTENSIONS) {
+                outer[depth++] = stop;
+                stop = at + (length < left ? length : left);
+            }
+            break;
+        default:
+            length = length < left ? length : left;
+            if (length == 0)
+                found += PLAIN;
+            else
+                found += TEXT + (unsigned long long)length * (kind == BYTES ? 1 : width_of(data + at, length));
+            at += length;
+        }
+    }
+}
+
+PyDoc_STRVAR(weigh_doc,
+             "weigh(data, most, /)\n--\n\nReturn the bytes of memory that packed values take once unpacked, or the first sum above "
+             "`most`; damaged bytes weigh nothing.");
+
+static PyObject *
+weigh(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer data;
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "weigh takes bytes and a number");
+        return NULL;
+    }
+    long long most = PyLong_AsLongLong(args[1]);
+    if (most < 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "weigh takes a number that is not negative");
+        return NULL;
+    }
+    if (PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE) < 0)
+        return NULL;
+    unsigned long long found = weigh_bytes(data.buf, data.len, (unsigned long long)most);
+    PyBuffer_Release(&data);
+    return PyLong_FromUnsignedLongLong(found);
+}
+
 extern PyMethodDef ledger_functions[]; /* _ledger.c */
 extern PyMethodDef resp_functions[];   /* _resp.c */
 
@@ -822,6 +943,7 @@ static PyMethodDef functions[] = {
     {"run_rows", (PyCFunction)(void (*)(void))run_rows, METH_FASTCALL, run_rows_doc},
     {"fold_cells", (PyCFunction)(void (*)(void))fold_cells, METH_FASTCALL, fold_cells_doc},
     {"fold", (PyCFunction)(void (*)(void))fold, METH_FASTCALL, fold_doc},
+    {"weigh", (PyCFunction)(void (*)(void))weigh, METH_FASTCALL, weigh_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-VERSION = 8
+VERSION = 9
 """Version of the core that these sources work with: CORE_VERSION of `_core.c`."""
 
 

@@ -47,7 +47,7 @@ MAX_FRAME_BYTES = 64 << 20
 MAX_ROWS = 1 << 20
 ID_LIMIT = 1 << 63  # roots and edge ids, and so every XOR of them, are below
 TASK_LIMIT = 1 << 31
-MAX_CONTAINERS = 4 << 20  # lists and mappings in a frame, which take 0.4 GB: no frame of several rows has room for more
+MAX_MEMORY = 384 << 20  # of a frame's values: only a frame of one large row can take so much
 NO_IDS: Ids = np.empty(0, np.uint64)
 _FEW_ROWS = 24  # below it plain loops are faster than numpy
 _NO_ROOTS: tuple[bytes, bytes, dict[int, bytes] | None] = (b"", b"", None)
@@ -301,7 +301,7 @@ def decode(codec: Codec, data: bytes, kind: int = 0) -> Frame:
     """Check and open a frame; MalformedFrameError says what is wrong with it. `kind`: as `kind_of` has found it, 0: not asked."""
     kind = kind or kind_of(data)
     oldest_ms = _HEADER.unpack_from(data)[3]
-    body = codec.unpack(memoryview(data)[_HEADER.size :], MAX_CONTAINERS)
+    body = codec.unpack(memoryview(data)[_HEADER.size :], MAX_MEMORY)
     if not isinstance(body, list):
         raise MalformedFrameError("the body is not a list")
     try:

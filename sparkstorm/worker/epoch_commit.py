@@ -140,7 +140,7 @@ class CommitBuilder:
             if len(rows) == 1 and len(data) > frames.MAX_FRAME_BYTES:
                 raise CodecError(f"a tuple of {len(data)} bytes; the limit is {frames.MAX_FRAME_BYTES}")
             if len(rows) == 1:
-                require_bounded(memoryview(data)[frames.HEADER_BYTES :], frames.MAX_CONTAINERS)
+                require_bounded(memoryview(data)[frames.HEADER_BYTES :], frames.MAX_MEMORY)
         except (CodecError, MalformedFrameError) as error:
             raise CodecError(f"component '{block.component}', stream '{block.stream}': {error}") from error
         return data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,12 +12,15 @@ import pytest
 from sparkstorm.acking.table import CANDIDATES, CHANGED, LIVE, NEWEST, REMOVED, USED, Table
 from sparkstorm.acking.table_ledger import TableLedger
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Tuple
+from sparkstorm.errors import MalformedFrameError
 from sparkstorm.executor import runner as runners
 from sparkstorm.executor.runner import BasicCollector, BasicRunner
 from sparkstorm.executor.state import Cells, MemoryState
 from sparkstorm.model import compiled
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.model.values.unfolding import weigh_plain
+from sparkstorm.transport import frames
 from tests.executor.test_compiled import emitter_of
 
 core: Any = compiled.core
@@ -183,3 +187,37 @@ def test_an_error_of_the_source_of_values_is_no_failure_of_an_input(which: str, 
             runner.execute_values(values(*first), SOURCE)
         kept = [row[0][0] for target in emitter.routes["default"].targets for row in target.rows]
         assert kept == [value for value in first if value != "bad"]
+
+
+@pytest.mark.parametrize(("data", "weight"), [
+    (b"", 0), (b"\xc0" * 1000, 10_000), (b"\xe0" * 1000, 40_000), (b"\x91" * 100_000 + b"\x90", 8_800_088),
+    (b"\xdb\xff\xff\xff", 0), (b"\xdb\xff\xff\xff\xff", 10), (b"\xdb\xff\xff\xff\xff\xff", 84), (b"\xda\xff", 0), (b"\xbf", 10),
+    (b"\xc6\xff\xff\xff\xffab", 82), (b"\xdd\xff\xff\xff\xff", 88),
+    (b"\xdf\xff\xff\xff\xff", 88), (b"\xdf\xff\xff\xff\xff\xc0\xc0", 272),
+    (b"\xc9\xff\xff\xff\xff", 0),
+    (b"\xc9\xff\xff\xff\xff\x06\xdd\xff\xff\xff\xff\xc0", 256 + 88 + 128 + 10), (b"\xd8", 0), (b"\xd8\x06", 256),
+    (b"\xcb", 40), (b"\xcf\x01", 56), (b"\xd8\x06" * 1000, 256_000), (b"\xd4\x06\x9f", 344),
+], ids=range(21))  # fmt: skip
+def test_a_length_that_is_claimed_weighs_no_more_than_what_is_there(data: bytes, weight: int) -> None:
+    exact = bytes(bytearray(data))  # of its own memory, whose end the sanitizer knows
+    assert core.weigh(exact, 1 << 60) == weight == weigh_plain(exact, 1 << 60)
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), (b"",), (b"", -1), (b"", 1 << 63), (b"", None), ("", 1), (None, 1), (memoryview(b"abcd")[::2], 1)]
+)
+def test_what_is_no_bytes_and_no_limit_is_not_weighed(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises((TypeError, ValueError, OverflowError, BufferError)):
+        core.weigh(*arguments)
+
+
+@pytest.mark.parametrize("unit", [b"\xc0", b"\xe0", b"\x90", b"\x81\xe0", b"\xcd\xff\xff", b"\xa1a"], ids=bytes.hex)
+def test_a_frame_is_refused_without_the_memory_of_its_values(unit: bytes) -> None:
+    count = (60 << 20) // len(unit)
+    data = b"SF\x02\x01" + bytes(8) + b"\xdd" + count.to_bytes(4, "big") + unit * count
+    tracemalloc.start()
+    with pytest.raises(MalformedFrameError, match=f"values of {len(data) - 12} bytes that would take more than 384 MiB of memory"):
+        frames.decode(Codec(), data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000

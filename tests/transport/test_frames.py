@@ -17,7 +17,7 @@ from sparkstorm.errors import MalformedFrameError
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tuples import Roots, Source, each_root
 from sparkstorm.model.values.codec import Codec
-from sparkstorm.model.values.unfolding import require_bounded
+from sparkstorm.model.values.unfolding import require_bounded, weigh
 from sparkstorm.transport import frames
 from sparkstorm.transport.frames import AckerMessages, RowFrame, SettledRoots
 from tests.transport.values import values
@@ -329,34 +329,24 @@ def test_endless_nesting_is_refused(body: bytes) -> None:
         frames.decode(CODEC, b"SF\x02\x01" + body)
 
 
-@pytest.mark.slow
 def test_a_frame_that_would_fill_the_memory_is_refused_before_it_is_unpacked() -> None:
-    count = frames.MAX_CONTAINERS + 1
+    count = 5 << 20
     data = b"SF\x02\x01" + bytes(8) + b"\x97\x01\xa1s\x01\x91\x91\xdd" + count.to_bytes(4, "big") + b"\x90" * count
-    with pytest.raises(MalformedFrameError, match="more than 4194304 lists and mappings"):  # else: the rest is missing
+    with pytest.raises(
+        MalformedFrameError, match="would take more than 384 MiB of memory; divide them"
+    ):  # else: the rest is missing
         frames.decode(CODEC, data)
 
 
-@pytest.mark.parametrize(
-    "unit",
-    [
-        b"\x90",
-        b"\x80",
-        b"\x91\x01",
-        b"\xdc\x00\x00",
-        b"\xdf\x00\x00\x00\x00",
-        b"\xa2\x90\x90\x90",
-        b"\xc4\x01\x90\x80",
-        b"\xc7\x01\x01\x90",
-        b"\xd4\x01\x90",
-        b"\xcb" + b"\x90" * 8 + b"\x90",
-    ],
-)
-def test_lists_and_mappings_are_counted_whatever_lies_between_them(unit: bytes) -> None:
+@pytest.mark.parametrize(("unit", "weight"), [
+    (b"\x90", 88), (b"\x80", 88), (b"\x91\x01", 98), (b"\xdc\x00\x00", 88), (b"\xdf\x00\x00\x00\x00", 88), (b"\xe0", 40),
+    (b"\xa2\x90\x90\x90", 170), (b"\xc4\x01\x90\x80", 169), (b"\xc7\x01\x01\x90", 344), (b"\xd4\x01\x90", 344), (b"\xc0", 10),
+    (b"\xcb" + b"\x90" * 8 + b"\x90", 128), (b"\x82\x01\x02\x03\xe0", 184 + 2 * 68 + 70), (b"\xd4\x06\x91\xe0", 256 + 88 + 40),
+])  # fmt: skip
+def test_values_are_weighed_whatever_lies_between_them(unit: bytes, weight: int) -> None:
     data = b"\xdd\x00\x00\x10\x00" + unit * 999
-    require_bounded(data, 1000)
-    with pytest.raises(MalformedFrameError, match="more than 999 lists"):
-        require_bounded(data, 999)
+    require_bounded(data, 88 + 999 * weight)
+    assert weigh(data, 1 << 60) == 88 + 999 * weight
 
 
 def test_large_texts_and_bytes_are_no_lists_whatever_their_bytes_look_like() -> None:

@@ -15,7 +15,7 @@ import ormsgpack
 
 from sparkstorm.errors import CodecError, MalformedFrameError
 from sparkstorm.model.values import value_types
-from sparkstorm.model.values.unfolding import MAX_CONTAINERS, require_bounded
+from sparkstorm.model.values.unfolding import MAX_MEMORY, require_bounded
 from sparkstorm.model.values.value_types import IMMUTABLE, RegisteredValue, WideMapping
 
 SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
@@ -94,8 +94,8 @@ class Codec:
             raise CodecError(self._explained(error)) from error
         return packed
 
-    def unpack(self, data: bytes | memoryview, most: int = MAX_CONTAINERS) -> Any:
-        """Return the value of received bytes; MalformedFrameError if they are damaged or hold more than `most` containers."""
+    def unpack(self, data: bytes | memoryview, most: int = MAX_MEMORY) -> Any:
+        """Return the value of received bytes; MalformedFrameError if they are damaged or weigh more than `most`."""
         require_bounded(data, most)
         try:
             return ormsgpack.unpackb(data, option=_OPTIONS, ext_hook=self._decode)
