@@ -368,9 +368,14 @@ class NimbusService:
         return dict(found.by_subject) if found else {}
 
     def problems_of(self, topology_id: str) -> list[str]:
-        """Return Nimbus's problems that concern this topology: its turn's, its scheduler's, the topology's own."""
+        """Return Nimbus's problems that concern this topology: its turn's, its scheduler's, its hosts', the topology's own."""
         problems = self.problems()
-        subjects = ("turn", "scheduler", topology_id, topology_name(topology_id))
+        assignment = None
+        with contextlib.suppress(StoreInconsistentError, TamperedBlobError):  # the turn's problem names it
+            assignment = self._state.read_assignment(topology_id) if problems else None
+        used = {slot.node for slot in assignment.slot_by_executor.values()} if assignment else set()
+        hosts = sorted({assignment.host_by_node.get(node, node) for node in used}) if assignment else []
+        subjects = ("turn", "scheduler", "redis", *(f"host {host}" for host in hosts), topology_id, topology_name(topology_id))
         return [problems[about] for about in subjects if about in problems]
 
     def summaries(self) -> list[TopologySummary]:

@@ -108,11 +108,13 @@ def test_nimbus_names_a_cut_host_at_once_moves_its_workers_and_uses_it_again_lat
     assert sentence.startswith("host-1 does not reach Redis since ") and "moved when that has lasted 20 s" in sentence
     shown = cluster.state.read_problems()
     assert shown is not None and shown.by_subject["host host-1"] == sentence
+    assert cluster.service.problems_of(cluster.topology_id) == [sentence]
     cluster.advance(18)
     assert "node-1" in cluster.used()
     cluster.advance(3)
     assert "node-1" not in cluster.used() and len(cluster.slots(cluster.topology_id)) == 12
     assert "its workers are moved to other hosts" in cluster.nimbus.problems["host host-1"]
+    assert cluster.service.problems_of(cluster.topology_id) == [], "it has no worker there any more"
     state, topology_id = cluster.state, cluster.topology_id
     assert not any(state.read_errors(topology_id, each) for each in state.error_components(topology_id)), "nobody is dead"
     cluster.advance(60)
@@ -132,6 +134,7 @@ def test_nimbus_leaves_all_in_place_when_no_host_reaches_redis() -> None:
     cluster.advance(60)
     assert cluster.state.read_assignment(cluster.topology_id) == before
     assert cluster.nimbus.problems["redis"].startswith("no host reaches Redis since ")
+    assert cluster.service.problems_of(cluster.topology_id) == [cluster.nimbus.problems["redis"]]
     cluster.cut("node-1")
     cluster.advance(10)
     assert cluster.state.read_assignment(cluster.topology_id) == before, "its wait begins when others reach Redis"
