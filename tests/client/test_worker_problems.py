@@ -10,6 +10,8 @@ import pytest
 
 from sparkstorm.client.worker_problems import DeadWorkers, worker_problems
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.testing import FeederSpout, LocalCluster
+from tests.topologies import word_count
 
 NOW = 1_700_000_000_000
 SLOT = WorkerSlot("n1", 6700)
@@ -108,3 +110,36 @@ def test_all_dead_slots_are_found_by_one_wait_and_stay_dead_without_another() ->
 )
 def test_foreign_statistics_are_passed_over(foreign: dict[str, Any]) -> None:
     assert worker_problems("t-1-1", [beat(**foreign)], frozenset()) == []
+
+
+def test_workers_of_a_host_without_power_are_dead_after_four_beats_and_named_with_it_by_nimbus() -> None:
+    """Its sessions last 20 s; in the first 4 s its last heartbeats may be two seconds old already."""
+    with LocalCluster(3, 3, is_lively=True) as cluster:
+        topology_id = cluster.submit(word_count(FeederSpout(["line"]), 3, 3, 3), {"topology.workers": 9})
+        cluster.advance(15)
+        state, lost = cluster.storm_state, cluster.nodes[0]
+        watch = DeadWorkers(state.read_worker_beat, 1_000, cluster.simulation.clock, cluster.advance)
+
+        def shown() -> set[WorkerSlot]:
+            beats = [state.read_worker_beat(topology_id, slot) for slot in state.worker_beat_slots(topology_id)]
+            return {slot for _, slot in watch.among([each for each in beats if each is not None])}
+
+        ports = {slot.slot for slot in cluster.slots if slot.node is lost}
+        left = [slot.die() for slot in cluster.slots if slot.node is lost]
+        began_ms = cluster.now_ms
+        cluster.advance(1.5)
+        assert shown() == set()
+        cluster.advance(3)
+        assert shown() == ports and cluster.now_ms - began_ms <= 6_000
+        cluster.advance(20 - (cluster.now_ms - began_ms) / 1000)
+        for session in left:
+            if session is not None:
+                session.close()
+        cluster.advance(13)
+        assignment = state.read_assignment(topology_id)
+        assert assignment is not None and lost.name not in {slot.node for slot in assignment.slot_by_executor.values()}
+        errors = [
+            each.text for component in state.error_components(topology_id) for each in state.read_errors(topology_id, component)
+        ]
+        assert len(errors) == 3 and all(f"is dead on {lost.host}:" in each for each in errors), errors
+        assert shown() <= ports, "those elsewhere go on"

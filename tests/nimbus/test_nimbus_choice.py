@@ -308,3 +308,34 @@ def test_a_topology_belongs_to_whoever_submits_it_so_that_the_resource_aware_sch
     base = bench.state.read_base(topology_id)
     assert base and base.owner == pwd.getpwuid(os.geteuid()).pw_name
     assert len(bench.slots(topology_id)) == 11
+
+
+def test_a_host_that_is_cut_from_redis_or_lost_again_and_again_is_blacklisted_with_its_name() -> None:
+    """Single rounds within the window add up, one of each kind here; a cut that is shorter than the time-out is none."""
+    bench = bench_of(nodes=3, storm__scheduler="blacklist", sparkstorm__worker__store__timeout__secs=5)
+    bench.submit("wc", topology__workers=2)
+    host = bench.supervisors["node-2"]
+
+    def cut(seconds: int) -> None:
+        bench.advance(41)
+        host.store_problem = "the network is cut"
+        bench.advance(seconds)
+        host.store_problem = ""
+        bench.advance(1)
+
+    for _ in range(4):
+        cut(4)
+    assert "blacklist" not in bench.nimbus.problems
+    cut(8)
+    bench.advance(41)
+    host.die()
+    bench.advance(8)
+    host.is_up = True
+    bench.advance(11)
+    assert "blacklist" not in bench.nimbus.problems, "two are tolerated"
+    cut(8)
+    bench.advance(11)
+    assert bench.nimbus.problems["blacklist"].startswith("host-2: a supervisor or a port was missing there too often")
+    bench.service.rebalance("wc", RebalanceOptions(3, reassign=True), 0)
+    bench.advance(30)
+    assert "node-2" not in nodes_of(bench, bench.state.topology_ids()[0])
