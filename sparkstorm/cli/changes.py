@@ -93,7 +93,7 @@ def rebalance(arguments: argparse.Namespace) -> int:
             write_json(plan_record(plan))
         if arguments.plan_only:
             return OK
-        if not arguments.yes and not _is_wanted():
+        if not arguments.yes and not is_wanted():
             print("nothing was changed; --yes carries the plan out", file=sys.stderr)
             return FAILED
         handle.rebalance(options, arguments.wait, steps(arguments))
@@ -102,7 +102,8 @@ def rebalance(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _is_wanted() -> bool:
+def is_wanted() -> bool:
+    """Ask on the terminal whether a plan is to be carried out; False without a terminal."""
     if not sys.stdin.isatty():
         return False
     print("carry it out? [y/N] ", end="", flush=True)

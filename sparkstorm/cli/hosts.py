@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict
 from typing import Any
 
-from sparkstorm.cli.common import OK, add_watched_verb, lasted, opened, say, write_json
+from sparkstorm.cli.changes import is_wanted, plan_record, plan_text
+from sparkstorm.cli.common import FAILED, OK, add_watched_verb, lasted, opened, say, write_json
 from sparkstorm.cli.terminal import columns, show, table
+from sparkstorm.client import ClusterClient
 from sparkstorm.client.logs import shown
 from sparkstorm.clock import SystemClock
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import SupervisorInfo, WorkerSlot
 from sparkstorm.model.names import counted
-from sparkstorm.model.requests import HostMark
+from sparkstorm.model.requests import HostMark, RebalancePlan
 
 _CHANGES = {
     "drain": "is drained: its workers move as far as slots elsewhere are free; `sparkstorm hosts` shows those that stay",
@@ -28,6 +31,8 @@ def add_verbs(verbs: Any) -> None:
     verb = add_watched_verb(verbs, "hosts", hosts, "hosts of the cluster: slots used and free, last heartbeat; drain, exclude")
     verb.add_argument("change", nargs="?", choices=_CHANGES, metavar="drain|exclude|include", help="change a host; else show all")
     verb.add_argument("host", nargs="?", metavar="HOST", help="its name, as `sparkstorm hosts` shows it")
+    verb.add_argument("--plan-only", action="store_true", help="show what a drain would move, and change nothing")
+    verb.add_argument("--yes", action="store_true", help="do not ask before a drain")
     verb.add_argument("--reason", default="", metavar="TEXT", help="why it is drained or excluded; `hosts` shows it")
 
 
@@ -71,11 +76,37 @@ def _change(arguments: argparse.Namespace) -> int:
         if arguments.change == "include":
             cluster.include_host(arguments.host)
         elif arguments.change == "drain":
+            if not _is_agreed(cluster, arguments):
+                return OK if arguments.plan_only else FAILED
             cluster.drain_host(arguments.host, arguments.reason)
         else:
             cluster.exclude_host(arguments.host, arguments.reason)
     say(arguments, f"{arguments.host} {_CHANGES[arguments.change]}", {"host": arguments.host, "change": arguments.change})
     return OK
+
+
+def _is_agreed(cluster: ClusterClient, arguments: argparse.Namespace) -> bool:
+    """Show what a drain would move, and ask; whether it is to be carried out."""
+    plans = cluster.plan_drain(arguments.host)
+    nodes = {info.supervisor_id for info in cluster.supervisors() if info.host == arguments.host}
+    there = {slot for slot in cluster.used_slots() if slot.node in nodes}
+    if not arguments.json:
+        print(drain_text(arguments.host, plans, there))
+        for plan in plans:
+            print(plan_text(plan, cluster.topology(plan.topology_id).tasks()))
+    elif arguments.plan_only:
+        write_json({"host": arguments.host, "plans": [plan_record(plan) for plan in plans]})
+    if arguments.plan_only or arguments.yes or is_wanted():
+        return not arguments.plan_only
+    print("nothing was changed; --yes carries the plan out", file=sys.stderr)
+    return False
+
+
+def drain_text(host: str, plans: Iterable[RebalancePlan], there: Set[WorkerSlot]) -> str:
+    """Return how many of the workers on a host, which are in the slots `there`, a drain would move."""
+    left = {slot for plan in plans for slot in there & set(plan.before.values()) - set(plan.after.values())}
+    stay = f"; {counted(len(there - left), 'stays', 'stay')} until slots elsewhere are free" if there - left else ""
+    return f"plan for {host}: {len(left)} of {counted(len(there), 'worker')} there move{stay}"
 
 
 def mark_text(host: str, mark: HostMark, num_workers: int, now_ms: int) -> str:

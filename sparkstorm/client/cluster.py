@@ -20,7 +20,7 @@ from sparkstorm.config import Conf
 from sparkstorm.errors import NotAliveError
 from sparkstorm.model.assignment import SupervisorInfo, WorkerSlot
 from sparkstorm.model.redis_address import RedisAddress
-from sparkstorm.model.requests import HostMark, RequestKind, topology_name
+from sparkstorm.model.requests import HostMark, RebalancePlan, RequestKind, topology_name
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.request_client import Progress
@@ -181,6 +181,10 @@ class ClusterClient(ClusterAccess):
         handle = self.topology(name)
         handle.kill(wait_secs)
         return handle.topology_id
+
+    def plan_drain(self, host: str) -> tuple[RebalancePlan, ...]:
+        """Plan what draining a host would move now, a plan for each topology that changes; nothing is changed."""
+        return self.requests.plan_drain(host)
 
     def drain_host(self, host: str, reason: str = "") -> None:
         """Give a host no new workers, and move those that are there, with their states, as far as free slots elsewhere allow."""

@@ -163,7 +163,7 @@ class Request:
     has_state: bool = False  # SUBMIT: initial state lies in Redis under the new id
     wait_ms: int | None = None  # KILL, REBALANCE; None for the topology's message timeout
     rebalance: RebalanceOptions | None = None  # REBALANCE
-    is_plan: bool = False  # REBALANCE: a dry run
+    is_plan: bool = False  # REBALANCE, DRAIN_HOST: a dry run
     slot: WorkerSlot | None = None  # RESTART_WORKER; None for all workers
     log_levels: Mapping[str, LogLevel] = field(default_factory=dict)  # SET_LOG_LEVEL
     upgrade: UpgradeOptions | None = None  # UPGRADE, CONTINUE_UPGRADE: choice of the batch
@@ -193,6 +193,7 @@ class Outcome:
     error_kind: str = ""
     error: str = ""
     plan: RebalancePlan | None = None
+    plans: tuple[RebalancePlan, ...] = ()  # of a drain: the topologies that would change
 
     @property
     def is_final(self) -> bool:

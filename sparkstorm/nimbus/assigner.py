@@ -13,6 +13,7 @@ from sparkstorm.errors import FailedAssignTopologyError, StateConflictError, Sto
 from sparkstorm.model.assignment import Assignment, TaskTable, TopologyBase, WorkerSlot
 from sparkstorm.model.normalise import loggable_conf
 from sparkstorm.model.outline import TopologyOutline
+from sparkstorm.model.requests import HostMark, RebalancePlan
 from sparkstorm.model.status import RebalanceOptions
 from sparkstorm.model.task_beats import TaskBeats
 from sparkstorm.nimbus.cluster_reader import ClusterReader, Reading
@@ -124,6 +125,15 @@ class Assigner:
         plan = self._ask(dry_run_copy(self._scheduler), snapshot, alive, now_ms, {topology_id: options})
         _raise_refusal(plan, topology_id)
         return plan
+
+    def rehearse_drain(self, host: str, mark: HostMark, reading: Reading, now_ms: int) -> tuple[RebalancePlan, ...]:
+        """Plan the topologies that would change if a host were drained, on a copy of the scheduler, everybody taken as alive."""
+        snapshot = replace(reading.snapshot, marks={**reading.snapshot.marks, host: mark})
+        alive = {each: found.slot_by_executor.keys() for each, found in snapshot.assignments.items()}
+        placed = self._ask(dry_run_copy(self._scheduler), snapshot, alive, now_ms, None).placed
+        before = {each: found.slot_by_executor for each, found in snapshot.assignments.items()}
+        changed = [each for each in sorted(placed) if each in before and placed[each] != before[each]]
+        return tuple(RebalancePlan(each, before[each], placed[each]) for each in changed)
 
 
 def _places(assignment: Assignment) -> str:

@@ -26,7 +26,7 @@ from sparkstorm.model.requests import (
     LogConfig,
     LogLevel,
     Outcome,
-    RebalancePlan,
+    OutcomeState,
     Request,
     RequestKind,
     SubmittedOutline,
@@ -53,6 +53,10 @@ _NOT_IN_DEPLOY = (RequestKind.KILL, RequestKind.UPDATE, RequestKind.REBALANCE, *
 
 def _runs(deploy: Deploy, reading: Reading) -> bool:
     return any(each in reading.bases for each in (deploy.old_id, *(base.topology_id for base in deploy.bases())))
+
+
+def _mark_of(request: Request, now_ms: int) -> HostMark:
+    return HostMark(request.kind is RequestKind.DRAIN_HOST, now_ms, request.client, request.reason)
 
 
 class RequestVerbs:
@@ -235,12 +239,16 @@ class RequestVerbs:
                 "configuration: upgrade the others, or update the topology, before its configuration is changed"
             )
 
-    def plan(self, request: Request, topology_id: str, reading: Reading, now_ms: int) -> RebalancePlan:
-        """Plan a rebalance; nothing is changed."""
+    def plan(self, request: Request, topology_id: str, reading: Reading, now_ms: int) -> Outcome:
+        """Return the outcome of a dry run, with its plan; nothing is changed."""
+        made = Outcome(request.id, OutcomeState.DONE, now_ms, topology_id)
+        if request.kind is RequestKind.DRAIN_HOST:
+            mark = _mark_of(request, now_ms)
+            return replace(made, plans=self._parts.assigner.rehearse_drain(request.host, mark, reading, now_ms))
         if request.kind is not RequestKind.REBALANCE:
-            raise InvalidTopologyError(f"there is no plan of {request.kind.verb}, only of a rebalance")
+            raise InvalidTopologyError(f"there is no plan of {request.kind.verb}, only of a rebalance and of a drain")
         options = self._options(request, reading.bases[topology_id])
-        return self._rebalancer.plan(topology_id, options, reading, now_ms)
+        return replace(made, plan=self._rebalancer.plan(topology_id, options, reading, now_ms))
 
     def _rebalance(self, request: Request, outcome: Outcome, reading: Reading, now_ms: int) -> bool:
         """Give the base its pending action, once; the timers' duty ends the request when it falls due."""
@@ -287,7 +295,7 @@ class RequestVerbs:
 
     def _mark_host(self, request: Request, _outcome: Outcome, reading: Reading, now_ms: int) -> bool:
         """Mark a host, or take its mark back; the next round places by it."""
-        mark = HostMark(request.kind is RequestKind.DRAIN_HOST, now_ms, request.client, request.reason)
+        mark = _mark_of(request, now_ms)
 
         def changed(found: Mapping[str, HostMark]) -> Mapping[str, HostMark]:
             others = {host: each for host, each in found.items() if host != request.host}

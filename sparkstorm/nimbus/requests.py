@@ -99,8 +99,7 @@ class RequestDuty:
         said = f"accepted although {names} did not open the code within {lasts_ms / 1000:g} s" if untried else ""
         outcome = Outcome(request.id, OutcomeState.ACCEPTED, now_ms, topology_id, said)
         if request.is_plan:
-            plan = self._verbs.plan(request, topology_id, reading, now_ms)
-            outcome = Outcome(request.id, OutcomeState.DONE, now_ms, topology_id, plan=plan)
+            outcome = self._verbs.plan(request, topology_id, reading, now_ms)
         if not self._create(outcome, request) or outcome.is_final:
             return None
         _LOG.info(

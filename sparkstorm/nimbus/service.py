@@ -129,6 +129,11 @@ class NimbusService:
         check_host(host, reason)
         self.ask(kind, "", host=host, reason=reason)
 
+    def plan_drain(self, host: str) -> tuple[RebalancePlan, ...]:
+        """Plan what draining a host would move now, a plan for each topology that changes; nothing is changed."""
+        check_host(host)
+        return self.begin(self.new_request(RequestKind.DRAIN_HOST, "", host=host, is_plan=True)).wait().plans
+
     def ask(self, kind: RequestKind, name: str, topology_id: str = "", **details: Any) -> None:
         """Make a request and wait for its end; with an id, for that topology only and not for another of its name."""
         self.carry_out(self.new_request(kind, name, topology_id=topology_id, **details))

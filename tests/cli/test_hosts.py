@@ -1,8 +1,8 @@
 """Rows of `sparkstorm hosts`."""
 
-from sparkstorm.cli.hosts import host_rows, mark_text
-from sparkstorm.model.assignment import SupervisorInfo, WorkerSlot
-from sparkstorm.model.requests import HostMark
+from sparkstorm.cli.hosts import drain_text, host_rows, mark_text
+from sparkstorm.model.assignment import ExecutorId, SupervisorInfo, WorkerSlot
+from sparkstorm.model.requests import HostMark, RebalancePlan
 
 
 def test_two_drivers_nodes_of_a_host_are_one_row_with_the_slots_of_both() -> None:
@@ -41,3 +41,12 @@ def test_a_marked_host_is_named_with_who_when_why_and_the_workers_that_stay() ->
     )
     assert mark_text("w1", drained, 0, 61_000) == "w1 drained 1 min 0 s ago by ann@desk:7: new disks"
     assert mark_text("w1", excluded, 2, 61_000) == "w1 excluded 1 min 0 s ago by ann@desk:7"
+
+
+def test_the_plan_of_a_drain_says_how_many_workers_move_and_stay() -> None:
+    here, there = [WorkerSlot("w1", port) for port in (6700, 6701)], WorkerSlot("w2", 6700)
+    plan = RebalancePlan(
+        "t-1", {ExecutorId(1, 1): here[0], ExecutorId(2, 2): here[1]}, {ExecutorId(1, 1): there, ExecutorId(2, 2): here[1]}
+    )
+    assert drain_text("w1", [plan], set(here)) == "plan for w1: 1 of 2 workers there move; 1 stay until slots elsewhere are free"
+    assert drain_text("w1", [], set()) == "plan for w1: 0 of 0 workers there move"

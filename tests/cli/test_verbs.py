@@ -149,6 +149,13 @@ def test_a_life(words: TopologyHandle, cluster: ClusterClient, capsys: pytest.Ca
     assert read(capsys, "hosts")["hosts"][0]["health"] == "ok" and len(words.slots()) == 2
     assert "host w9 is not one of this cluster's: host" in said_both(capsys, "hosts", "drain", "w9")[1]
     assert "name the host" in said_both(capsys, "hosts", "drain")[1]
+    drained = "plan for host: 0 of 2 workers there move; 2 stay until slots elsewhere are free\n"
+    assert said(capsys, "hosts", "drain", "host", "--plan-only") == drained
+    out, error = said_both(capsys, "hosts", "drain", "host")
+    assert out == drained and "--yes" in error and read(capsys, "hosts")["marks"] == {}
+    assert said(capsys, "hosts", "drain", "host", "--yes").startswith(f"{drained}host is drained: its workers move")
+    assert said(capsys, "hosts").splitlines()[-1].endswith("; 2 workers are still there, until slots elsewhere are free")
+    assert read(capsys, "hosts", "include", "host")["change"] == "include"
 
     slot = str(min(words.slots(), key=str))
     assert f"worker {slot} of words-" in said(capsys, "restart", "words", "--worker", slot)

@@ -256,3 +256,14 @@ def test_damaged_marks_are_named_the_last_good_ones_hold_and_the_next_change_men
     cluster.advance(2)
     assert "hosts" not in cluster.nimbus.problems
     assert {host: mark.is_drained for host, mark in cluster.state.read_host_marks().items()} == {"host-1": True, "host-2": False}
+
+
+def test_the_plan_of_a_drain_is_what_the_drain_does_and_changes_nothing() -> None:
+    cluster = Cluster(workers=5)
+    before = cluster.slots(cluster.topology_id)
+    (plan,) = cluster.service.plan_drain("host-1")
+    assert cluster.slots(cluster.topology_id) == before == plan.before and not cluster.state.read_host_marks()
+    drain(cluster, "host-1")
+    cluster.advance(12)
+    assert cluster.slots(cluster.topology_id) == plan.after != before
+    assert cluster.service.plan_drain("host-1") == (), "what stays has no slot to go to"
