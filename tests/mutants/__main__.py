@@ -19,6 +19,8 @@ from tests.mutants.apply import ROOT, applied
 from tests.mutants.table import MUTANTS, Mutant
 
 _SECONDS = 180  # for the tests of one mutant: one that loops for ever is seen, too
+_TIMED_OUT = 1000  # no exit status
+_OUTCOMES = {0: "SURVIVED", 1: "killed", _TIMED_OUT: "killed (time)"}
 
 
 def main() -> int:
@@ -58,13 +60,13 @@ def _is_killed(copy: Path, mutant: Mutant) -> bool:
         status = _run(copy, mutant.tests, _SECONDS)
     finally:
         path.write_text(whole, encoding="utf-8")
-    outcome = {0: "SURVIVED", 1: "killed"}.get(status, f"killed (pytest ended with {status})")
-    print(f"{outcome:8} {time.monotonic() - began:5.1f} s  {mutant.file}: {mutant.new or '(no line)'}"[:150], flush=True)
+    outcome = _OUTCOMES.get(status, f"killed (pytest ended with {status})")
+    print(f"{outcome:13} {time.monotonic() - began:5.1f} s  {mutant.file}: {mutant.new or '(no line)'}"[:150], flush=True)
     return status != 0
 
 
 def _run(copy: Path, tests: Sequence[str], seconds: int) -> int:
-    """Return pytest's exit status on the copy; 1 when the time is over."""
+    """Return pytest's exit status on the copy; _TIMED_OUT when the time is over."""
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     # the tests must be those of the copy, and not of an installed package
     guard = f"import sparkstorm, sys; sys.exit(0 if sparkstorm.__file__.startswith({str(copy)!r}) else 9)"
@@ -73,7 +75,7 @@ def _run(copy: Path, tests: Sequence[str], seconds: int) -> int:
     try:
         return subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=seconds).returncode
     except subprocess.TimeoutExpired:
-        return 1
+        return _TIMED_OUT
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from sparkstorm.clock import SimClock
@@ -72,3 +72,11 @@ class Workers:
             for worker in workers:
                 self.clock.advance(1)
                 worker.step(self.clock.now_ms())
+
+    def step_until(self, is_done: Callable[[], object], *workers: Worker, most: int = 1000) -> None:
+        """Step each in turn until `is_done`; AssertionError after `most` turns: 100 entries take more than 100."""
+        for _ in range(most):
+            if is_done():
+                return
+            self.step(*workers)
+        raise AssertionError(f"it is not done after {most} turns")

@@ -55,8 +55,7 @@ def half_an_entry(lines: int) -> tuple[Workers, FeederSpout]:
     for rows in (*[1] * (lines - 1), 3):  # a task begins with batches of one row, and then takes two
         spout.feed([rows])
     cluster.step(home, times=2 * lines + 2)
-    while not cluster.keys("first").cursor.row:
-        cluster.step(moved)
+    cluster.step_until(lambda: cluster.keys("first").cursor.row, moved)
     assert len(cluster.keys("__acker").stream) == lines
     return cluster, spout
 

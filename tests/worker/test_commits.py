@@ -75,8 +75,8 @@ def test_a_spout_of_another_worker_is_told_of_failures_alone() -> None:
     workers = [cluster.claim(f"n:{n}", [component]) for n, component in enumerate(("spout", "bolt", "__acker"))]
     spout.feed(["x"])
     (task,) = workers[0].crew.spouts.values()
-    while not (settled := task.pending.snapshot()[1]):
-        cluster.step(*reversed(workers))
+    cluster.step_until(lambda: task.pending.snapshot()[1], *reversed(workers))
+    settled = task.pending.snapshot()[1]
     assert "failed by the bolt" in str(settled) and "does not know why" not in str(settled)
     cluster.step(*workers, times=10)
     assert (spout.acked, spout.failed) == ([], [0])
