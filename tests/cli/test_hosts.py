@@ -48,5 +48,5 @@ def test_the_plan_of_a_drain_says_how_many_workers_move_and_stay() -> None:
     plan = RebalancePlan(
         "t-1", {ExecutorId(1, 1): here[0], ExecutorId(2, 2): here[1]}, {ExecutorId(1, 1): there, ExecutorId(2, 2): here[1]}
     )
-    assert drain_text("w1", [plan], set(here)) == "plan for w1: 1 of 2 workers there move; 1 stay until slots elsewhere are free"
+    assert drain_text("w1", [plan], set(here)) == "plan for w1: 1 of 2 workers there move; 1 stays until slots elsewhere are free"
     assert drain_text("w1", [], set()) == "plan for w1: 0 of 0 workers there move"
