@@ -1,15 +1,19 @@
-"""The verb `doctor`: the health of a topology, with what is at fault."""
+"""The verb `doctor`: the health of a topology, with what is at fault; without a name, checks of this machine."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from sparkstorm.cli.common import FAILED, NAME_HELP, OK, add_watched_verb, at_least, opened, write_json
+from sparkstorm.cli.machine import findings, findings_rows
 from sparkstorm.cli.terminal import columns, show, table
+from sparkstorm.client.connect import VARIABLE
 from sparkstorm.client.logs import shown
+from sparkstorm.config import load_conf, merge
 from sparkstorm.insight.health import Health, TaskLoad
 
 
@@ -19,15 +23,18 @@ def add_verbs(verbs: Any) -> None:
         verbs,
         "doctor",
         doctor,
-        "health of a topology: what is slow, failing, late, held back or lost",
+        "health of a topology: what is slow, failing, late, held back or lost; without a name, of this machine and the servers",
         epilog="exit status: 0 all is well, 1 something is at fault (or the question failed), 2 wrong arguments",
     )
-    verb.add_argument("name", metavar="NAME", help=NAME_HELP)
+    verb.add_argument("name", metavar="NAME", nargs="?", help=NAME_HELP)
+    verb.add_argument("--conf", metavar="CONF.yaml", help="without a name: check the servers that this file configures")
     verb.add_argument("--seconds", type=at_least(0.1, float), default=2.0, metavar="SECONDS", help="time between the two looks (2)")
 
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Look twice at what the workers of a topology have committed, and say how it does and what is at fault, the gravest first."""
+    if arguments.name is None:
+        return check_machine(arguments)
     with opened(arguments) as cluster:
         found = cluster.topology(arguments.name).health(arguments.seconds)
     if arguments.json:
@@ -35,6 +42,19 @@ def doctor(arguments: argparse.Namespace) -> int:
     else:
         show(health_text(found, columns()))
     return OK if found.is_well else FAILED
+
+
+def check_machine(arguments: argparse.Namespace) -> int:
+    """Check Python, Java, the row path, Spark's settings, and the servers: of --conf, else of the cluster that is named."""
+    conf = merge(load_conf(arguments.conf) if arguments.conf else {})
+    connection = None if arguments.conf else arguments.cluster or os.environ.get(VARIABLE)
+    found = findings(conf, connection, os.environ)
+    is_well = all(each.is_well for each in found)
+    if arguments.json:
+        write_json({"is_well": is_well, "findings": [asdict(each) for each in found]})
+    else:
+        show(table(("check", "verdict", "found"), findings_rows(found), columns()))
+    return OK if is_well else FAILED
 
 
 def health_text(found: Health, width: int | None = None) -> str:

@@ -67,14 +67,21 @@ def slot_conf(conf: SparkConf) -> SparkConf:
     """Put what slots need into a conf, before the context is made; InvalidConfigError for a value against it."""
     for name, value in SPARK_CONF.items():
         given = conf.get(name)
-        if name in _CONTRADICTED and given not in (None, value):
-            raise InvalidConfigError(f"{name} is {given}, but slots need {value}: each is one long task")
+        if given is not None and (fault := contradiction(name, given)):
+            raise InvalidConfigError(fault)
         conf.set(name, value)
     if (conf.get("spark.master") or "").startswith("local-cluster"):
         conf.setIfMissing("spark.executor.extraJavaOptions", QUICK_JAVA)
     # Executors of this machine import what this process does; on other hosts the package is installed or shipped.
     given = conf.get("spark.executorEnv.PYTHONPATH") or os.environ.get("PYTHONPATH")
     return conf.set("spark.executorEnv.PYTHONPATH", os.pathsep.join([_PACKAGE_ROOT, *([given] if given else [])]))
+
+
+def contradiction(name: str, given: str) -> str:
+    """Return what is wrong with a setting of Spark for slots, a sentence; "" for nothing."""
+    if name not in _CONTRADICTED or given == SPARK_CONF[name]:
+        return ""
+    return f"{name} is {given}, but slots need {SPARK_CONF[name]}: each is one long task"
 
 
 def make_context(conf: SparkConf) -> SparkContext:
