@@ -216,22 +216,23 @@ class CommitBuilder:
         for spout_task, roots in ended.items():
             self._settle_here(spout_task, roots, {})
         if begun:
-            self._address(epoch, ("init_roots", "init_values", "init_tasks"), (begun, values, spout_tasks))
+            for messages, part in self._by_acker(epoch, begun, values, spout_tasks):
+                messages.init_roots, messages.init_values, messages.init_tasks = part
         if edges:
-            self._address(epoch, ("ack_roots", "ack_values"), (list(edges), list(edges.values())))
+            for messages, part in self._by_acker(epoch, list(edges), list(edges.values())):
+                messages.ack_roots, messages.ack_values = part
         for root, failure in failed.items():
             epoch.messages_to(self._ackers[root % len(self._ackers)]).failures[root] = failure
         if reset := epoch.renewed - epoch.births.keys():
-            self._address(epoch, ("renewed",), (list(reset),))
+            for messages, part in self._by_acker(epoch, list(reset)):
+                (messages.renewed,) = part
 
-    def _address(self, epoch: Epoch, names: tuple[str, ...], columns: tuple[list[int], ...]) -> None:
-        """Put rows of these columns, the first of which are roots, into the messages of each root's acker."""
+    def _by_acker(self, epoch: Epoch, *columns: list[int]) -> Iterator[tuple[AckerMessages, tuple[Numbers, ...]]]:
+        """Yield the messages of each acker with its rows of these columns, the first of which are roots."""
         few, ackers = len(columns[0]) <= _FEW_ROOTS, self._ackers
         divided = _divided_in_lists(columns, len(ackers)) if few else _divided_in_arrays(columns, len(ackers))
         for home, part in divided:
-            messages = epoch.messages_to(ackers[home])
-            for name, column in zip(names, part, strict=True):
-                setattr(messages, name, column)
+            yield epoch.messages_to(ackers[home]), part
 
     def _settle_here(self, spout_task: int, acked: list[int], failed: dict[int, Failure]) -> None:
         self.latencies_ms += self._crew.spouts[spout_task].settle(acked, failed, self._now_ms())

@@ -56,8 +56,7 @@ MUTANTS = (
     Mutant(_BUILDER, "elif value:", "elif value and root % 2:", COMMITS),
     Mutant(_BUILDER, "self._settle_here(spout_task, [], {root: failed.pop(root)})", "failed.pop(root)", ACKS),
     Mutant(_BUILDER, "self._settle_here(spout_task, roots, {})", "pass", COMMITS),
-    Mutant(_BUILDER, "self._address(epoch, (\"ack_roots\", \"ack_values\"), (list(edges), list(edges.values())))",
-           "pass", COMMITS),
+    Mutant(_BUILDER, "messages.ack_roots, messages.ack_values = part", "pass", COMMITS),
     Mutant(_BUILDER, "epoch.messages_to(self._ackers[root % len(self._ackers)]).failures[root] = failure",
            "pass", COMMITS),
     Mutant(_BUILDER, "heard.append(epoch.messages.pop(task))", "heard.insert(0, epoch.messages[task])", COMMITS),
@@ -86,8 +85,8 @@ MUTANTS = (
     # ackers
     Mutant(_ACKER, "return entry_order(self.inbox.read_to) < self._caught_up_at", "return False", COMMITS),
     Mutant(_ACKER, "self._failure_by_root.update(m.failures)", "pass", COMMITS),
-    Mutant(_ACKER, "columns = [column for m in messages if len(column := getattr(m, name))]",
-           "columns = [column for m in messages[:1] if len(column := getattr(m, name))]", COMMITS),
+    Mutant(_ACKER, "filled = [column for column in columns if len(column)]",
+           "filled = [column for column in columns[:1] if len(column)]", COMMITS),
     Mutant(_ACKER, "verdicts.setdefault(task, SettledRoots([], {}, oldest_ms)).acked.append(root)",
            "verdicts[task] = SettledRoots([root], {}, oldest_ms)", COMMITS),
     # held inputs

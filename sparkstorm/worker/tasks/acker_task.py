@@ -11,13 +11,12 @@ from sparkstorm.acking.table_ledger import Ledger
 from sparkstorm.errors import StoreRolledBackError
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.transport.base import START, entry_order
-from sparkstorm.transport.frames import AckerMessages, SettledRoots
+from sparkstorm.transport.frames import AckerMessages, Numbers, SettledRoots
 from sparkstorm.worker.tasks.inbox import Inbox
 
 UNKNOWN = Failure(FailureKind.FAILED, "failed; its acker was started again since, and does not know why")
 _PATIENCE_MS = 90_000  # longer than a store may be away; half of it could end workers in an outage that they would survive
 _FEW_ROOTS = 48  # below it a plain loop is faster than numpy
-_COLUMNS = ("init_roots", "init_values", "init_tasks", "ack_roots", "ack_values", "renewed")
 
 
 class AckerTask:
@@ -99,13 +98,23 @@ class CatchUp:
 
 
 def _joined(messages: list[AckerMessages]) -> AckerMessages:
-    joined = AckerMessages(failures={root: why for m in messages for root, why in m.failures.items()})
-    for name in _COLUMNS:
-        columns = [column for m in messages if len(column := getattr(m, name))]
-        if len(columns) > 1 and all(type(column) is list for column in columns):
-            columns = [[number for column in columns for number in column]]
-        elif len(columns) > 1:
-            columns = [np.concatenate([np.asarray(column, np.uint64) for column in columns])]
-        if columns:
-            setattr(joined, name, columns[0])
-    return joined
+    """Return messages of several epochs as one, with their rows in the same order."""
+    return AckerMessages(
+        init_roots=_joined_column([m.init_roots for m in messages]),
+        init_values=_joined_column([m.init_values for m in messages]),
+        init_tasks=_joined_column([m.init_tasks for m in messages]),
+        ack_roots=_joined_column([m.ack_roots for m in messages]),
+        ack_values=_joined_column([m.ack_values for m in messages]),
+        failures={root: why for m in messages for root, why in m.failures.items()},
+        renewed=_joined_column([m.renewed for m in messages]),
+    )
+
+
+def _joined_column(columns: list[Numbers]) -> Numbers:
+    """Return columns one after the other; lists stay a list, as they are short."""
+    filled = [column for column in columns if len(column)]
+    if len(filled) <= 1:
+        return filled[0] if filled else ()
+    if all(type(column) is list for column in filled):
+        return [number for column in filled for number in column]
+    return np.concatenate([np.asarray(column, np.uint64) for column in filled])
