@@ -83,6 +83,7 @@ class Entry(NamedTuple):
     task: int
     id: str
     data: bytes
+    sent_ms: int | None = None  # when the store took it, by the store's clock; None: the store keeps no time
 
 
 @dataclass(slots=True)

@@ -98,7 +98,7 @@ class Reading:
             for name, entries in reply or ():
                 task = self._task_by_stream[name]
                 if asked[task] == read_to.get(task):
-                    found += [Entry(task, id.decode(), fields[1]) for id, fields in entries]
+                    found += [_entry(task, id.decode(), fields[1]) for id, fields in entries]
                     read_to[task] = found[-1].id
         for entry in found:
             self._brought[entry.task].append((entry.id, len(entry.data)))
@@ -177,3 +177,8 @@ class Reading:
         except redis.ResponseError as error:
             self.drop()
             raise translated(error) from error
+
+
+def _entry(task: int, entry: str, data: bytes) -> Entry:
+    """Return an entry with the time of its sending, which Redis puts first in the id."""
+    return Entry(task, entry, data, entry_order(entry)[0])

@@ -66,7 +66,7 @@ class BoltTurns:
         """Run rows of this worker's own tasks, unless older ones lie in the stream."""
         did = False
         if bolt.feed and not bolt.is_behind:
-            bolt.read_from = ""
+            bolt.sent_ms = None
             for block, rows in bolt.feed.take(_ROWS_PER_BATCH if bolt.takes_batches else most):
                 flow, count = self._flow(bolt, block.component, block.stream), count_rows(rows) if block.has_pieces else len(rows)
                 flow.sent += count
@@ -77,7 +77,8 @@ class BoltTurns:
 
     def run_chunk(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
         """Run the next rows of an entry, `rows` at the most, and consume them."""
-        stop, bolt.read_from = min(chunk.done + rows, chunk.total), chunk.entry
+        stop = min(chunk.done + rows, chunk.total)
+        bolt.sent_ms = chunk.sent_ms
         self._execute(epoch, bolt, chunk.part(chunk.done, stop), chunk.oldest_ms, chunk.is_batch)
         self.consume(epoch, bolt, chunk, stop - chunk.done)
 

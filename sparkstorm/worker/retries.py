@@ -120,9 +120,8 @@ class RetryPolicy:
         """Where an input that fails for the first time has waited."""
         now_ms = self._now_ms()
         waited = {"tree": max(0, now_ms - bolt.oldest_ms)} if bolt.oldest_ms else {}
-        sent_ms = int(bolt.read_from.partition("-")[0]) if bolt.read_from else 0  # ids of entries begin with the time in Redis
-        if bolt.oldest_ms <= sent_ms <= now_ms:  # not so in a simulation, whose stores count entries
-            waited["stream"] = now_ms - sent_ms
+        if bolt.sent_ms is not None and bolt.oldest_ms <= bolt.sent_ms <= now_ms:  # the store's clock may differ
+            waited["stream"] = now_ms - bolt.sent_ms
         return waited
 
     def _held_ms(self, held: PendingInput) -> dict[str, int]:

@@ -97,6 +97,25 @@ def test_poll_gives_at_most_so_many_entries_of_each_task(bench: Bench) -> None:
     assert [(e.task, e.data) for e in seen] == [(1, b"a"), (1, b"b"), (2, b"d"), (2, b"e")]
 
 
+def test_an_entry_was_sent_at_the_stores_time_or_has_no_time_where_the_store_keeps_none(bench: Bench) -> None:
+    sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2,))
+    before_ms = store_ms(bench)
+    sender.commit(frames=frames_for(2, b"a"))
+    (entry,) = read(receiver.transport, {2: START.entry}, 1)
+    if before_ms is None:
+        assert entry.sent_ms is None
+    else:
+        assert entry.sent_ms is not None and before_ms <= entry.sent_ms <= (store_ms(bench) or 0)
+
+
+def store_ms(bench: Bench) -> int | None:
+    """Return the time of Redis in ms; None for the twin, which has no clock."""
+    if isinstance(bench, LocalBench):
+        return None
+    seconds, micros = bench.client.time()
+    return int(seconds) * 1_000 + int(micros) // 1_000
+
+
 def test_poll_answers_at_once_when_there_is_nothing_and_wait_hears_of_something_new(bench: Bench) -> None:
     sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2,))
 

@@ -164,6 +164,13 @@ def test_an_inbox_counts_the_bytes_of_all_frames_and_passes_none_that_waits() ->
     assert inbox.take_controls() and inbox.cursor == Cursor("3-0", 0)
 
 
+def test_a_chunk_knows_when_its_entry_was_sent_if_the_store_does() -> None:
+    inbox = Inbox(7, Codec(), lambda task, stream: SOURCE)
+    inbox.add(Entry(7, "1-0", row_frame(1), 5_000))
+    inbox.add(Entry(7, "2-0", row_frame(2)))
+    assert [chunk.sent_ms for chunk in inbox.chunks] == [5_000, None]
+
+
 class Many(BasicBolt):
     """Twenty tuples for one."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Spout, Topolog
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.failure import Cause, Failure, FailureKind
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared, die
+from sparkstorm.transport.base import Entry
+from sparkstorm.transport.local import LocalTransport
 from tests.worker.building import Collecting, chain
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2])
@@ -70,6 +73,26 @@ def test_exactly_once_the_dead_letter_and_the_spout_know_how_long_it_waited_for_
         (group,) = cluster.failures()
         line = letter.reason.rpartition(" (")[2].rstrip(")")
         assert (group.cause, group.count) == (Cause("bolt", "ValueError", f"({line})"), 3)
+
+
+@pytest.mark.parametrize(("early_ms", "waits"), [(0, True), (60_000, False), (-60_000, False)])
+def test_a_failure_knows_how_long_its_input_lay_in_the_stream_unless_the_stores_clock_differs(
+    early_ms: int, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spout = FeederSpout()
+    with LocalCluster() as cluster:
+        poll = LocalTransport.poll
+
+        def stamped(transport: LocalTransport, after: Mapping[int, str], count: int) -> list[Entry]:
+            return [entry._replace(sent_ms=cluster.now_ms - early_ms) for entry in poll(transport, after, count)]
+
+        monkeypatch.setattr(LocalTransport, "poll", stamped)
+        cluster.submit(chain(spout, Raises()), conf("exactly-once", 2, **{"topology.max.retries": 0}))
+        spout.feed([7])
+        cluster.run_until_idle()
+        (letter,) = cluster.dead_letters
+        assert ("stream" in letter.failure.waited_ms) is waits
+        assert letter.failure.waited_ms.get("stream", 0) <= letter.failure.waited_ms["tree"]
 
 
 def test_a_reason_of_the_bolt_a_report_and_a_time_out_are_told_apart_and_counted() -> None:

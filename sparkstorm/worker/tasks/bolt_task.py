@@ -67,7 +67,7 @@ class BoltTask:
         self.oldest_ms = 0  # birth of the oldest root among the inputs of this epoch
         self.spilled = 0  # entries of this worker's own tasks that lie in this task's stream: later rows queue behind them
         self.caught_up_at = (0, 0)  # newest frame of former owners; until it is consumed, local rows queue behind it too
-        self.read_from = ""  # entry of the frame that is executed; empty for rows of this worker
+        self.sent_ms: int | None = None  # of the entry that is executed; None for rows of this worker
         self.pace = 1  # rows between two looks at the clock: few until the bolt has shown that it is fast
         self.new_key = new_key
         self.time: TaskEventTime | None = None  # none: nobody who lives by time is here or behind it

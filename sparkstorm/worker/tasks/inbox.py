@@ -26,6 +26,7 @@ class Chunk:
 
     __slots__ = (
         "entry",
+        "sent_ms",
         "size",
         "frame",
         "rows",
@@ -41,8 +42,9 @@ class Chunk:
         "_ended",
     )
 
-    def __init__(self, entry: str, size: int, frame: Frame, rows: list[Row], done: int = 0) -> None:
+    def __init__(self, entry: str, size: int, frame: Frame, rows: list[Row], done: int = 0, sent_ms: int | None = None) -> None:
         self.entry = entry
+        self.sent_ms = sent_ms  # as in Entry
         self.size = size  # bytes that count as backlog; 0 for control frames
         self.frame = frame
         self.rows = rows
@@ -138,7 +140,7 @@ class Inbox:
         if skip >= total:  # a stored cursor never points behind the last row of a frame
             self._step_over(entry.id, size)
             raise MalformedFrameError(f"the cursor {skip} rows into a frame of {total}")
-        self.chunks.append(Chunk(entry.id, size, frame, rows, skip))
+        self.chunks.append(Chunk(entry.id, size, frame, rows, skip, entry.sent_ms))
 
     def consume(self, chunk: Chunk, rows: int) -> None:
         """Mark the next `rows` rows of the oldest frame as done."""
