@@ -346,7 +346,7 @@ def test_partitions_of_text_are_read_in_step_by_what_a_function_makes_of_a_recor
     for partition in range(3):
         produce(kafka, name, [f"{t} line".encode() for t in range(partition, 3000, 3)], partition)
     produce(kafka, name, [b"no time"], 1)
-    source = KafkaSource(kafka.address, name, time=lambda record: int(record["value"].split()[0]), follow=False)
+    source = KafkaSource(kafka.address, name, time=lambda record: int(record["value"].split()[0]), idle_secs=60, follow=False)
     bench: Any = Bench(source)  # type: ignore[arg-type]
     bench.emit = lambda values, message_id, stream="default": bench.rows.append((stream, *values))
     rows = bench.until(3001)
