@@ -195,7 +195,8 @@ def _clock(theirs_ms: float, began_ms: float, ended_ms: float, at: str) -> Findi
 def _zookeeper(address: ZooKeeperAddress) -> Finding:
     def open_and_close() -> str:
         wait_ms = int(1000 * _WAIT_S)
-        store = ZooKeeperStateStore(replace(address, is_read_only=True, connection_timeout_ms=wait_ms, retries=0))
+        at = replace(address, is_read_only=True, session_timeout_ms=wait_ms, connection_timeout_ms=wait_ms, retries=0)
+        store = ZooKeeperStateStore(at)
         store.close()
         return f"{store.address} answers"
 
