@@ -83,8 +83,22 @@ class ClusterConf:
 
 
 @dataclass(frozen=True, slots=True)
+class _Served:
+    """Requests that have been decided: when each expires, by id."""
+
+    until_by_id: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class _Count:
     count: int
+
+
+_MOST_SERVED = 5_000
+"""Decided requests that are remembered: some 250 kB, which must fit into a node of 1 MB.
+
+Half of it would be enough for 40 requests a second, as each is remembered for a minute.
+"""
 
 
 class NimbusState(RecordStore):
@@ -159,6 +173,28 @@ class NimbusState(RecordStore):
     def remove_outcome(self, request_id: str) -> None:
         """Delete an outcome; call it after `remove_request`."""
         self.store.delete(paths.outcome(request_id))
+
+    def read_served(self) -> Mapping[str, int]:
+        """Return when each remembered request that has been decided expires, by id."""
+        found = self._read_record(_Served, paths.SERVED)
+        return found.until_by_id if found else {}
+
+    def note_served(self, until_by_id: Mapping[str, int], since_ms: int = 0) -> None:
+        """Remember requests that have been decided; those that expired before `since_ms` are forgotten.
+
+        Of more than 5,000 the last to expire are kept. Nothing is written when nothing changes.
+        """
+
+        def changed(found: _Served | None) -> _Served | None:
+            known = {**(found.until_by_id if found else {}), **until_by_id}
+            kept = sorted((until_ms, each) for each, until_ms in known.items() if until_ms >= since_ms)[-_MOST_SERVED:]
+            return _Served({each: until_ms for until_ms, each in kept}) if found or kept else None
+
+        self._update(_Served, paths.SERVED, changed)
+
+    def remove_served(self) -> None:
+        """Forget all requests that have been decided: the record of them is damaged."""
+        self.store.delete(paths.SERVED)
 
     # -- problems and log levels ---------------------------------------------------------------------------------
 

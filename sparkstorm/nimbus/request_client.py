@@ -20,6 +20,7 @@ from sparkstorm.errors import (
     InvalidConfigError,
     NimbusUnavailableError,
     SparkStormError,
+    StateConflictError,
     StoreInconsistentError,
     StoreUnavailableError,
     TamperedBlobError,
@@ -149,7 +150,10 @@ class PendingRequest:
         if outcome.state is not OutcomeState.WITHDRAWN:
             return False
         self._outcome = outcome
-        self._client.finish(self.request, is_done=False)
+        # A Nimbus that has not read the request would serve a copy. What cannot be noted keeps its outcome until the sweep.
+        with contextlib.suppress(StoreUnavailableError, StoreInconsistentError, TamperedBlobError, StateConflictError):
+            self._client.state.note_served({self.id: self.request.expires_ms})
+            self._client.finish(self.request, is_done=False)
         return True
 
     def wait(self, progress: Progress | None = None) -> Outcome:

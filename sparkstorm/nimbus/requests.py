@@ -2,6 +2,8 @@
 
 ACCEPTED is written before anything is changed, and carrying out may be repeated: a Nimbus that dies at any write is followed
 by one that brings the request to the same end. A topology's code is accepted when every host that tries code has opened it.
+Decided requests are remembered in a record that the next Nimbus reads. It is written after their outcomes: written before, a
+death in between would have a real request removed as a copy.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ class RequestDuty:
         self._next_sweep_ms = 0
         self._trial_wait_ms = NimbusSettings.of(parts.conf).trial_wait_ms
         self._served: dict[str, int] = {}  # when each request expires that has an outcome: none is served twice
+        self._unnoted: dict[str, int] = {}  # those of them that the next Nimbus would not know of
         self._bad: dict[str, SparkStormError] = {}  # requests that cannot be read and were not dealt with yet
         self.problems: dict[str, str] = {}
         self.waits_by_name: dict[str, int] = {}
@@ -45,6 +48,7 @@ class RequestDuty:
 
     def advance(self, reading: Reading, now_ms: int) -> bool:
         """Serve every open request; whether something was changed."""
+        self._recall()  # first: a request that was removed after this is not read below
         opened, unreadable = self._parts.state.open_requests(self._wake, self._bad)
         names = {request.id for request, _ in opened} | unreadable.keys() | self._bad.keys()
         self._seen_ms = {each: self._seen_ms.get(each, now_ms) for each in names}
@@ -59,19 +63,44 @@ class RequestDuty:
                 self._parts.state.remove_request(request.id)
             elif self._serve(request, outcome, reading, now_ms):
                 has_changed, reading = True, self._read(now_ms)
+        self._note_served()
         self._bad |= unreadable
         self._turn_bad_away(now_ms)  # last, and some at a time: nobody's request waits for them
         return has_changed
 
     # -- one request ---------------------------------------------------------------------------------------------
 
+    def _recall(self) -> None:
+        """Take in the requests that other Nimbuses have decided and that clients have withdrawn."""
+        state = self._parts.state
+        try:
+            self._served = {**state.read_served(), **self._served}
+        except (StoreInconsistentError, TamperedBlobError) as error:
+            _LOG.error("the record of decided requests is damaged; it is written afresh: %s", error)
+            state.remove_served()
+            self._unnoted = dict(self._served)
+
+    def _remember(self, request: Request) -> None:
+        """Serve no copy of a request that has an outcome."""
+        if request.id not in self._served:
+            self._served[request.id] = self._unnoted[request.id] = request.expires_ms
+
+    def _note_served(self) -> None:
+        """Write down what the next Nimbus must know; one write for all that was decided since the last."""
+        if self._unnoted:
+            self._parts.state.note_served(self._unnoted)
+            self._unnoted = {}
+
     def _serve(self, request: Request, outcome: Outcome | None, reading: Reading, now_ms: int) -> bool:
         if outcome is not None:
-            self._served[request.id] = request.expires_ms
+            self._remember(request)
         try:
             if outcome is None:
                 outcome = self._decide(request, reading, now_ms)
-            return outcome is not None and self._verbs.carry_out(request, outcome, reading, now_ms)
+            if outcome is None:
+                return False
+            self._note_served()  # before the client can see DONE and remove both nodes
+            return self._verbs.carry_out(request, outcome, reading, now_ms)
         except StoreUnavailableError:
             raise
         except SparkStormError as error:
@@ -130,7 +159,7 @@ class RequestDuty:
             is_ours = self._parts.state.create_outcome(outcome)
         except ValueError as error:  # a plan that no node can hold
             raise StoreInconsistentError(f"the answer is too large for a node: {error}") from error
-        self._served[request.id] = request.expires_ms
+        self._remember(request)
         if is_ours and outcome.id not in self._parts.state.request_ids():
             self._parts.state.remove_outcome(outcome.id)
             return False
@@ -191,6 +220,7 @@ class RequestDuty:
             return False
         self._next_sweep_ms = now_ms + _GRACE_MS
         state = self._parts.state
+        state.note_served({}, now_ms - _GRACE_MS)
         outcomes = state.outcome_ids()
         requests = set(state.request_ids())
         for request_id in outcomes:

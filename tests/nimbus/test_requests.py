@@ -204,21 +204,56 @@ def test_bytes_that_are_no_request_stop_nobody(data: bytes) -> None:
     assert bench.state.request_ids() == bench.state.outcome_ids() == []
 
 
-def test_a_recorded_request_is_not_served_again_within_its_time() -> None:
+def no_change(bench: Bench) -> None:
+    """Let the Nimbus that leads go on."""
+
+
+@pytest.mark.parametrize("change_leader", [no_change, Bench.restart_nimbus], ids=["same Nimbus", "new Nimbus"])
+@pytest.mark.parametrize("is_withdrawn", [False, True], ids=["served", "withdrawn"])
+def test_a_recorded_request_is_not_served_again_within_its_time(change_leader: Callable[[Bench], None], is_withdrawn: bool) -> None:
     bench = Bench()
     topology_id = bench.submit()
     request = bench.service.new_request(RequestKind.DEACTIVATE, "wc")
-    assert serve(bench, request).state is OutcomeState.DONE
-    recorded = bench.state.store.get(paths.request(request.id))
-    bench.state.remove_request(request.id)
-    bench.state.remove_outcome(request.id)
-    bench.service.activate("wc")
+    if is_withdrawn:  # before any Nimbus has read it
+        pending = bench.service.begin(request)
+        recorded = bench.state.store.get(paths.request(request.id))
+        assert pending.withdraw()
+    else:
+        assert serve(bench, request).state is OutcomeState.DONE
+        recorded = bench.state.store.get(paths.request(request.id))
+        bench.state.remove_request(request.id)
+        bench.state.remove_outcome(request.id)
+        bench.service.activate("wc")
+    change_leader(bench)
     assert recorded is not None
     bench.state.store.put(paths.request(request.id), recorded.data)
     bench.advance(5)
     base = bench.state.read_base(topology_id)
     assert base is not None and base.status is TopologyStatus.ACTIVE
     assert bench.state.request_ids() == bench.state.outcome_ids() == []
+
+
+def test_decided_requests_are_forgotten_when_they_have_expired() -> None:
+    bench = Bench()
+    bench.submit()
+    bench.service.deactivate("wc")
+    assert len(bench.state.read_served()) == 2
+    bench.advance(100)
+    assert bench.state.read_served() == {}
+
+
+def test_a_damaged_record_of_decided_requests_is_written_afresh() -> None:
+    bench = Bench()
+    bench.submit()
+    bench.store.put(paths.SERVED, b"junk")
+    bench.service.deactivate("wc")
+    assert len(bench.state.read_served()) == 2
+
+
+def test_of_a_flood_of_decided_requests_those_that_expire_last_are_remembered() -> None:
+    state = Bench().state
+    state.note_served({f"{number:032x}": number for number in range(6_000)})
+    assert sorted(state.read_served().values()) == list(range(1_000, 6_000))
 
 
 def test_a_recorded_base_does_not_undo_what_was_asked_for_since() -> None:
