@@ -22,7 +22,7 @@ import redis
 
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.config import Conf
-from sparkstorm.embedded.connection import VIEWER, load_any_connection, parse_redis_url
+from sparkstorm.embedded.connection import ReadOnlyConnection, load_any_connection, parse_redis_url
 from sparkstorm.embedded.java import find_java, java_version
 from sparkstorm.embedded.passwords import REDIS, ZOOKEEPER, password_of
 from sparkstorm.embedded.process import require_free
@@ -62,7 +62,7 @@ def findings(conf: Conf, connection: str | None, environ: Mapping[str, str]) -> 
     except SparkStormError as error:
         return [*found, Finding("connection", False, str(error))]
     keeper = ZooKeeperAddress(at.zookeeper.hosts, at.zookeeper.root, at.zookeeper.user, at.zookeeper.password)
-    return [*found, *_redis(at.redis), _zookeeper(keeper)]
+    return [*found, *_redis(at.redis, isinstance(at, ReadOnlyConnection)), _zookeeper(keeper)]
 
 
 def _found(subject: str, check: Callable[[], str]) -> Finding:
@@ -148,11 +148,11 @@ def _port(port: int | None, name: str, key: str) -> Iterator[Finding]:
         yield _found("port", free)
 
 
-def _redis(address: RedisAddress) -> Iterator[Finding]:
+def _redis(address: RedisAddress, is_viewer: bool = False) -> Iterator[Finding]:
     """Check version, policy and clock of a Redis; a viewer may ask it for none of them."""
     at = f"{address.host}:{address.port}"
     with client_of(address, _WAIT_S) as client:
-        if address.user == VIEWER:
+        if is_viewer:
             yield _found("Redis", lambda: _answers(client, at))
             return
         try:

@@ -13,7 +13,7 @@ import pytest
 from sparkstorm.cli import machine, main
 from sparkstorm.config import merge
 from sparkstorm.embedded import Connection, RedisServer, ZooKeeperServer, save_connection
-from sparkstorm.embedded.connection import ZooKeeperEndpoint, new_secret
+from sparkstorm.embedded.connection import ReadOnlyConnection, ZooKeeperEndpoint, new_secret
 from sparkstorm.model import compiled
 from sparkstorm.model.redis_address import RedisAddress
 
@@ -75,6 +75,9 @@ def test_the_servers_of_a_cluster_are_checked(
     assert found["Python"]["text"].endswith(sys.executable)
     assert [found[name]["is_well"] for name in ("Redis", "clock", "ZooKeeper")] == [True, True, True]
     assert f"at {at.host}:{at.port}, noeviction" in found["Redis"]["text"]
+    save_connection(tmp_path / "viewer.json", ReadOnlyConnection(at, keeper))  # a viewer of any name
+    found = {each.subject: each for each in machine.findings(merge({}), str(tmp_path / "viewer.json"), {})}
+    assert found["Redis"].is_well and "a viewer cannot ask" in found["Redis"].text
 
 
 @pytest.mark.system
