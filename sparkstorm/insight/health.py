@@ -32,6 +32,10 @@ class Fault(StrEnum):
     HELD_BACK = "held back"
 
 
+_LOSSY = frozenset({Fault.LEAKING, Fault.FAILING, Fault.LATE})
+"""Faults that cost tuples. The others say what limits the rate: of a topology at full speed some part is always the slowest."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskLoad:
     """One task over a time: shares of it (0 to 1), and inputs per second."""
@@ -82,8 +86,9 @@ class Health:
 
     @property
     def is_well(self) -> bool:
-        """Return whether nothing is at fault: no culprit, no problem, and as many workers as it wants."""
-        return not self.culprits and not self.problems and self.given_workers >= (self.wanted_workers or 0)
+        """Return whether no tuples leak, fail or are late, no problem is known, and it has as many workers as it wants."""
+        is_lossy = any(each.fault in _LOSSY for each in self.culprits)
+        return not is_lossy and not self.problems and self.given_workers >= (self.wanted_workers or 0)
 
 
 def examine(

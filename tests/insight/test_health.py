@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
 from sparkstorm.clock import SimClock
 from sparkstorm.insight.audit import EdgeAudit, audit
-from sparkstorm.insight.health import Fault, Look, culprits, examine, loads, sentence
+from sparkstorm.insight.health import Culprit, Fault, Look, culprits, examine, loads, sentence
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.transport.local import LocalReader
 from sparkstorm.worker.progress import EdgeCounts, Progress, TaskCounts, latency_bucket
@@ -111,6 +112,12 @@ def test_a_health_record_is_of_the_time_between_its_looks() -> None:
     assert found.is_well and found.culprits == () and len(found.loads) == 3
     assert found.p99_ms is not None and 29 < found.p99_ms < 35  # over all time it is 9 s
     assert found.sentence.startswith("words keeps up: 3.0 k tuples/s, p99 31 ms")
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_faults_that_cost_tuples_are_not_well_and_those_that_limit_the_rate_are(fault: Fault) -> None:
+    found = replace(examine("words", look(1000), look(3000), 1, 1), culprits=(Culprit(fault, "count", "count is so"),))
+    assert found.is_well is (fault in {Fault.SLOW, Fault.SKEWED, Fault.HELD_BACK})
 
 
 @pytest.mark.parametrize(
