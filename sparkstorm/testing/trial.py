@@ -242,7 +242,8 @@ class Trial:
         self._client.ask(lambda: self.cluster.service.new_request(RequestKind.SET_LOG_LEVEL, MAIN, log_levels=levels), str(fault))
 
     def _submit_other(self, fault: Fault) -> None:
-        code, conf = pack_topology(self._other), {"topology.workers": 1 + fault.pick % 2}
+        code = pack_topology(self._other)
+        conf = {"topology.workers": 1 + fault.pick % 2, "topology.store.loss": "continue"}  # Redis may go back to before it
         self._client.ask(lambda: self.cluster.service.submit_request(OTHER, self._other, conf, code), str(fault))
 
     def _kill_other(self, fault: Fault) -> None:
