@@ -63,7 +63,7 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the store has of a topology at one moment: the owners' records, and the bytes that wait by task."""
+    """Records of a topology in the store at one moment: the owners' records, and the bytes that wait by task."""
 
     progress: Mapping[str, Progress]
     backlog_by_task: Mapping[int, int]
