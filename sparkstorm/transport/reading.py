@@ -1,4 +1,12 @@
-"""The reading side of a worker's transport: questions to Redis, their answers, and which frames are read but not consumed."""
+"""The reading side of a worker's transport: questions to Redis, their answers, and which frames are read but not consumed.
+
+Laws: at most one question is open, and none while an answer waits to be taken, so that no frame is read twice; after a
+lost connection nothing is read before the store was asked whether it is behind (`Phase.LOST`).
+What happens when is in one table, `NEXT`. Ten flags said the same before, and which of their combinations could be was
+nowhere written. A read travels with a commit where one is made anyway, since that costs no round trip of its own; a
+blocking question on a connection of its own is for a worker that waits. One connection for both would have to cut off
+the open question before each commit, which Redis can only do by closing the connection.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +14,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
 import redis
@@ -14,7 +23,15 @@ from redis.connection import Connection
 from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.transport.base import Cursor, Entry, entry_order
-from sparkstorm.transport.connection import LOST, AccessRefusedError, Packed, open_connection, pack, send, translated
+from sparkstorm.transport.connection import (
+    LOST,
+    AccessRefusedError,
+    Packed,
+    open_connection,
+    pack,
+    send,
+    translated,
+)
 from sparkstorm.transport.keys import Keys
 
 _BLOCK_MS = 5_000
@@ -22,42 +39,74 @@ _READ_TIMEOUT_S = 5.0
 _UNASKED_WAIT_MS = 20
 
 
-class Reading:
-    """The reading connection, with at most one question open, and which frames it has brought that are not consumed."""
+class Phase(StrEnum):
+    """Phase of the reading side, between two calls."""
 
-    def __init__(self, address: RedisAddress, keys: Keys) -> None:
-        self._address = address
-        self._keys = keys
-        self._connection: Connection | None = None
-        self._asked: Mapping[int, str] | None = None
-        self._answers: list[tuple[Mapping[int, str], Any]] = []  # to what was asked, not taken by `poll` yet
-        self._is_fresh = False  # whether a commit has looked since the last `poll`
-        self.wanted: tuple[Mapping[int, str], int] | None = None  # to be asked by the next commit, or before the next wait
-        self._answer_due = 0.0
-        self._is_readable = False  # whether `wait` has seen the answer come, or the end of the connection
-        self._stream_by_task: dict[int, bytes] = {}
-        self._task_by_stream: dict[bytes, int] = {}
-        self._brought: dict[int, deque[tuple[str, int]]] = {}  # (entry, bytes), oldest first
-        self.was_lost = False
+    FREE = "no question is open, and no commit has looked since the last poll"
+    LOOKED = "a commit has looked since the last poll, and found nothing"
+    ASKED = "a question is open"
+    COME = "a question is open, and its answer or its end can be read"
+    ANSWERED = "an answer is here that no poll has taken"
+    LOST = "a connection was lost: the store may be behind what was read"
 
-    def forget(self, tasks: Sequence[int]) -> None:
-        """Discard what was read or asked before for these tasks."""
-        self.drop()
-        self._stream_by_task = {task: self._keys.stream(task).encode() for task in tasks}
-        self._task_by_stream = {name: task for task, name in self._stream_by_task.items()}
-        self._brought = {task: deque() for task in tasks}
-        self.was_lost = False
 
-    def drop(self) -> None:
-        """Let go of the connection and of the open question."""
-        if self._connection is not None:
-            self._connection.disconnect()  # type: ignore[no-untyped-call]
-            self.was_lost = True
-        self._connection, self._asked, self._is_readable = None, None, False
-        self._answers, self._is_fresh, self.wanted = [], False, None
+class Event(StrEnum):
+    """What happens to the reading side."""
 
-    def note_consumed(self, cursors: Mapping[int, Cursor]) -> None:
-        """Frames up to these cursors are done with."""
+    ASK = "a question was sent"
+    ARRIVE = "the connection of the open question became readable"
+    ANSWER = "the answer to the open question was read"
+    FIND = "a commit has brought entries"
+    MISS = "a commit has looked and found none"
+    TAKE = "a poll has taken what there was"
+    CUT = "the connection was let go of, with whatever was on its way"
+    RESET = "the same without a connection"
+    PROVE = "the store was found to hold all that was read"
+
+
+NEXT: Mapping[tuple[Phase, Event], Phase] = {
+    (Phase.FREE, Event.ASK): Phase.ASKED,
+    (Phase.FREE, Event.FIND): Phase.ANSWERED,
+    (Phase.FREE, Event.MISS): Phase.LOOKED,
+    (Phase.FREE, Event.TAKE): Phase.FREE,
+    (Phase.LOOKED, Event.ASK): Phase.ASKED,
+    (Phase.LOOKED, Event.FIND): Phase.ANSWERED,
+    (Phase.LOOKED, Event.MISS): Phase.LOOKED,
+    (Phase.LOOKED, Event.TAKE): Phase.FREE,
+    (Phase.ASKED, Event.ARRIVE): Phase.COME,
+    (Phase.ASKED, Event.ANSWER): Phase.ANSWERED,
+    (Phase.ASKED, Event.TAKE): Phase.ASKED,
+    (Phase.COME, Event.ARRIVE): Phase.COME,
+    (Phase.COME, Event.ANSWER): Phase.ANSWERED,
+    (Phase.ANSWERED, Event.TAKE): Phase.FREE,
+    # A commit that was sent while the connection broke may still answer; what it brings is read again once proven.
+    (Phase.LOST, Event.FIND): Phase.LOST,
+    (Phase.LOST, Event.MISS): Phase.LOST,
+    (Phase.LOST, Event.TAKE): Phase.LOST,
+    (Phase.LOST, Event.RESET): Phase.LOST,
+    (Phase.LOST, Event.PROVE): Phase.FREE,
+    **{(phase, Event.CUT): Phase.LOST for phase in Phase},
+    **{(phase, Event.RESET): Phase.FREE for phase in Phase if phase is not Phase.LOST},
+}
+"""Phase after an event; a pair that is missing cannot happen."""
+
+_MAY_ASK = (Phase.FREE, Phase.LOOKED)
+
+
+class Unconsumed:
+    """Frames that were read and that no stored cursor has passed, by task, oldest first."""
+
+    def __init__(self, stream_by_task: Mapping[int, bytes]) -> None:
+        self._stream_by_task = stream_by_task
+        self._brought: dict[int, deque[tuple[str, int]]] = {task: deque() for task in stream_by_task}  # (entry, bytes)
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Note frames that were read."""
+        for entry in entries:
+            self._brought[entry.task].append((entry.id, len(entry.data)))
+
+    def pass_(self, cursors: Mapping[int, Cursor]) -> None:
+        """Forget the frames up to these cursors, which were stored."""
         for task, cursor in cursors.items():
             if brought := self._brought.get(task):
                 last = entry_order(cursor.entry)
@@ -65,7 +114,7 @@ class Reading:
                     brought.popleft()
 
     def bytes_passed(self, cursors: Mapping[int, Cursor]) -> int:
-        """Bytes of the frames that these cursors pass for the first time."""
+        """Return the bytes of the frames that these cursors pass for the first time."""
         passed = 0
         for task, cursor in cursors.items():
             last = entry_order(cursor.entry)
@@ -75,60 +124,106 @@ class Reading:
                 passed += size
         return passed
 
-    def unconsumed(self) -> list[Any]:
-        """Stream and id of every frame that was read but not consumed, one after the other."""
+    def words(self) -> list[Any]:
+        """Return stream and id of every frame, one after the other."""
         return [
             word for task, brought in self._brought.items() for entry, _ in brought for word in (self._stream_by_task[task], entry)
         ]
 
+
+class Reading:
+    """The reading connection, with at most one question open, and which frames it has brought that are not consumed."""
+
+    def __init__(self, address: RedisAddress, keys: Keys) -> None:
+        self._address = address
+        self._keys = keys
+        self.phase = Phase.FREE
+        self.wanted: tuple[Mapping[int, str], int] | None = None  # to be asked by the next commit, or before the next wait
+        self._connection: Connection | None = None
+        self._asked: Mapping[int, str] = {}  # of the open question, or of the answer that waits
+        self._answer: Any = None
+        self._answer_due = 0.0
+        self._stream_by_task: dict[int, bytes] = {}
+        self._task_by_stream: dict[bytes, int] = {}
+        self.unconsumed = Unconsumed({})
+
+    def _go(self, event: Event) -> None:
+        self.phase = NEXT[self.phase, event]
+
+    def forget(self, tasks: Sequence[int]) -> None:
+        """Discard what was read or asked before for these tasks; a claim has just looked at the store."""
+        self.drop()
+        self._stream_by_task = {task: self._keys.stream(task).encode() for task in tasks}
+        self._task_by_stream = {name: task for task, name in self._stream_by_task.items()}
+        self.unconsumed = Unconsumed(self._stream_by_task)
+        self.phase = Phase.FREE
+
+    def drop(self) -> None:
+        """Let go of the connection, of the open question and of an answer that waits."""
+        is_open = self._connection is not None
+        if self._connection is not None:
+            self._connection.disconnect()  # type: ignore[no-untyped-call]
+        self._connection, self._asked, self._answer, self.wanted = None, {}, None, None
+        self._go(Event.CUT if is_open else Event.RESET)
+
+    @property
+    def was_lost(self) -> bool:
+        """Return whether the store must be asked first whether it is behind."""
+        return self.phase is Phase.LOST
+
+    def note_proven(self) -> None:
+        """Go on reading: the store holds all that was read."""
+        if self.phase is Phase.LOST:
+            self._go(Event.PROVE)
+
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
-        """The answers that are here; asks when none is, no question is open and no commit has looked just now."""
-        if not self._answers and not self._is_fresh:
+        """Return the answer that is here; ask when none is, no question is open and no commit has looked just now."""
+        if self.phase is Phase.FREE:
             self._open_question(after, count)
-        self._is_fresh = False
         try:
-            self._take_answer()
+            self._read_answer()
         except (*LOST, StoreUnavailableError):
             self.drop()
-        answers, self._answers = self._answers, []
-        found, read_to = list[Entry](), dict(after)
-        for asked, reply in answers:
-            if isinstance(reply, Exception):
-                raise translated(reply) from reply
-            for name, entries in reply or ():
-                task = self._task_by_stream[name]
-                if asked[task] == read_to.get(task):
-                    found += [_entry(task, id.decode(), fields[1]) for id, fields in entries]
-                    read_to[task] = found[-1].id
-        for entry in found:
-            self._brought[entry.task].append((entry.id, len(entry.data)))
+        asked, answer = self._asked, self._answer
+        if has_answer := self.phase is Phase.ANSWERED:
+            self._asked, self._answer = {}, None
+        self._go(Event.TAKE)
+        if isinstance(answer, Exception):
+            raise translated(answer) from answer
+        found: list[Entry] = []
+        for name, entries in (has_answer and answer) or ():
+            task = self._task_by_stream[name]
+            if asked[task] == after.get(task):  # else it has been read otherwise, or there is no room for it
+                found += [_entry(task, id.decode(), fields[1]) for id, fields in entries]
+        self.unconsumed.add(found)
         return found
 
     @property
     def has_answers(self) -> bool:
-        """Return whether answers are here that `poll` has not taken."""
-        return bool(self._answers)
+        """Return whether an answer is here that `poll` has not taken."""
+        return self.phase is Phase.ANSWERED
 
     def request(self) -> Packed:
         """Return the request that travels with a commit; none while a question is open, whose answer would be the same."""
-        if self.wanted is None or self._asked is not None or self.was_lost:
-            return ()
-        return self._read_command(*self.wanted)
+        return self._read_command(*self.wanted) if self.wanted is not None and self.phase in _MAY_ASK else ()
 
     def note_read(self, replies: Sequence[Any]) -> None:
         """Keep the answer to the request that travelled with a commit."""
         for reply in replies:
-            if self.wanted is not None and reply is not None:
-                self._answers.append((self.wanted[0], reply))
-            self._is_fresh = True
+            if self.phase in _MAY_ASK and self.wanted is not None and reply is not None:
+                self._asked, self._answer = self.wanted[0], reply
+                self._go(Event.FIND)
+            else:
+                self._go(Event.MISS)
 
     def wait(self, timeout_ms: float, wake_fds: Sequence[int]) -> bool:
         """Until an answer can be read, a descriptor is readable, or the time is over; return False if only time has passed."""
-        if self._answers:
+        if self.phase is Phase.ANSWERED:
             return True
-        if self.wanted is not None and len(self.wanted[0]) == len(self._stream_by_task):
+        if self.phase in _MAY_ASK and self.wanted is not None and len(self.wanted[0]) == len(self._stream_by_task):
             self._open_question(*self.wanted)
-        socket: Any = None if self._connection is None or self._asked is None else self._connection._sock
+        is_asked = self.phase in (Phase.ASKED, Phase.COME)
+        socket: Any = self._connection._sock if is_asked and self._connection is not None else None
         if socket is None:
             timeout_ms = min(timeout_ms, _UNASKED_WAIT_MS)
         try:
@@ -136,13 +231,14 @@ class Reading:
         except (OSError, ValueError):
             self.drop()
             return True
-        self._is_readable = socket is not None and socket in ready
+        if socket is not None and socket in ready:
+            self._go(Event.ARRIVE)
         return bool(ready) or socket is None
 
     def _open_question(self, after: Mapping[int, str], count: int) -> None:
-        """Ask for what lies behind these ids, unless a question is open."""
+        """Ask for what lies behind these ids."""
         try:
-            if self._asked is None and after:
+            if after:
                 self._ask(after, count)
         except AccessRefusedError:
             raise
@@ -157,26 +253,26 @@ class Reading:
         send(self._connection, self._read_command(after, count, *blocking))
         self._asked = dict(after)
         self._answer_due = time.monotonic() + _BLOCK_MS / 1000 + _READ_TIMEOUT_S
+        self._go(Event.ASK)
 
     def _read_command(self, after: Mapping[int, str], count: int, *blocking: Any) -> Packed:
         streams = [self._stream_by_task[task] for task in after]
         return pack("XREAD", "COUNT", count, *blocking, "STREAMS", *streams, *after.values())
 
-    def _take_answer(self) -> None:
-        if self._connection is None or self._asked is None:
+    def _read_answer(self) -> None:
+        """Read the answer to the open question if it has come."""
+        if self._connection is None or self.phase not in (Phase.ASKED, Phase.COME):
             return
-        is_readable, self._is_readable = self._is_readable, False
-        if not is_readable and not self._connection.can_read(timeout=0):
+        if self.phase is Phase.ASKED and not self._connection.can_read(timeout=0):
             if time.monotonic() > self._answer_due:  # a peer that went away without a word
                 self.drop()
             return
-        asked, self._asked = self._asked, None
         try:
-            if reply := self._connection.read_response():
-                self._answers.append((asked, reply))
+            self._answer = self._connection.read_response()
         except redis.ResponseError as error:
             self.drop()
             raise translated(error) from error
+        self._go(Event.ANSWER)
 
 
 def _entry(task: int, entry: str, data: bytes) -> Entry:

@@ -122,10 +122,10 @@ class RedisTransport:
 
     def commit(self, commit: Commit) -> Pressure:
         """One script call, sent again unchanged until its outcome is known."""
-        frees = commit.frees(self._reading.bytes_passed(commit.cursors))
+        frees = commit.frees(self._reading.unconsumed.bytes_passed(commit.cursors))
         step, *backlog = self._run(commit, self._commands(commit), "free" if frees else "grow", self._reading.request())
         self._standing.generation, self._standing.seq = commit.generation, commit.seq
-        self._reading.note_consumed(commit.cursors)
+        self._reading.unconsumed.pass_(commit.cursors)
         key = self._keys("backlog")
         sizes = {task: read_number(size, key) for task, size in zip(commit.watched, backlog, strict=True)}
         return Pressure(sizes, self._current_fullness(), int(step))
@@ -133,12 +133,11 @@ class RedisTransport:
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
         """Ask once, and answer when the answer is there; after a lost connection, first whether the store is behind."""
         if self._reading.was_lost and after:
-            self._reading.was_lost = False
             try:
                 self._run(self._standing, [], "ask")
             except StoreFullError:  # a restarted server that cannot rewrite its file yet
-                self._reading.was_lost = True
                 return []
+            self._reading.note_proven()
         return self._reading.poll(after, count)
 
     def ask(self, after: Mapping[int, str], count: int) -> None:
@@ -204,7 +203,7 @@ class RedisTransport:
             if self._link.number == self._proven:
                 return [*head, _PROVEN]
             self._reading.drop()  # its buffer may hold answers of a server that is no more
-            doubts = self._reading.unconsumed()
+            doubts = self._reading.unconsumed.words()
             return [*head, len(doubts) // 2, *doubts]
 
         answer, *entries = self._commit_script.run_with(self._keys.prefix, arguments, commands, read)

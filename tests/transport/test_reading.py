@@ -1,0 +1,69 @@
+"""The reading side's table: what may follow what, and that a lost connection is proven before anything is read."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkstorm.embedded import RedisServer
+from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.testing.system.proxy import TcpProxy
+from sparkstorm.transport.base import Entry
+from sparkstorm.transport.keys import Keys
+from sparkstorm.transport.reading import NEXT, Event, Phase, Reading
+from tests.waiting import wait_until
+
+asking_phases = {phase for phase, event in NEXT if event is Event.ASK}
+
+
+def test_a_question_is_opened_only_where_none_is_open_and_no_answer_waits() -> None:
+    assert asking_phases == {Phase.FREE, Phase.LOOKED}
+
+
+def test_only_proof_leads_out_of_a_lost_connection() -> None:
+    out = {event for (phase, event), then in NEXT.items() if phase is Phase.LOST and then is not Phase.LOST}
+    assert out == {Event.PROVE}
+
+
+def test_every_phase_may_lose_its_connection_and_every_phase_is_reached() -> None:
+    assert {phase for phase, event in NEXT if event is Event.CUT} == set(Phase)
+    assert set(NEXT.values()) == set(Phase)
+
+
+@given(st.lists(st.integers(min_value=0), max_size=30))
+def test_from_any_history_a_poll_and_a_proof_lead_back_to_a_phase_that_may_ask(choices: list[int]) -> None:
+    phase = Phase.FREE
+    for choice in choices:
+        events = [event for at, event in NEXT if at is phase]
+        phase = NEXT[phase, events[choice % len(events)]]
+    for event in (Event.PROVE, Event.ANSWER, Event.TAKE):
+        phase = NEXT.get((phase, event), phase)
+    assert phase in asking_phases
+
+
+def test_a_lost_connection_reads_nothing_until_the_store_was_asked(redis_server: RedisServer) -> None:
+    proxy = TcpProxy(redis_server.host, redis_server.port)
+    keys = Keys("reading-1")
+    reading = Reading(RedisAddress(proxy.host, proxy.port, redis_server.password), keys)
+    try:
+        reading.forget([1])
+        assert reading.poll({1: "0-0"}, 8) == []
+        assert reading.phase is Phase.ASKED
+        proxy.cut_all()
+        wait_until(lambda: reading.wait(100, ()) and not reading.poll({1: "0-0"}, 8) and reading.was_lost, "the loss is seen")
+        redis_server.client().xadd(keys.stream(1), {"f": b"row"})
+        reading.wanted = ({1: "0-0"}, 8)
+        assert reading.request() == ()
+        assert reading.poll({1: "0-0"}, 8) == []
+        reading.note_proven()
+        found: list[Entry] = []
+
+        def has_read() -> bool:
+            found.extend(reading.poll({1: "0-0"}, 8))
+            return bool(found)
+
+        wait_until(has_read, "the row is read")
+        assert [entry.data for entry in found] == [b"row"]
+    finally:
+        reading.drop()
+        proxy.close()
