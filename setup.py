@@ -6,7 +6,7 @@ setup(
     ext_modules=[
         Extension(
             "sparkstorm.model._core",
-            ["sparkstorm/model/_core.c", "sparkstorm/model/_ledger.c", "sparkstorm/model/_resp.c"],
+            [f"sparkstorm/model/{name}.c" for name in ("_core", "_ledger", "_resp", "_values")],
             optional=True,
         )
     ]

@@ -7,7 +7,7 @@
 #include <Python.h>
 #include <structmember.h>
 
-#define CORE_VERSION 9 /* VERSION of compiled.py */
+#define CORE_VERSION 10 /* VERSION of compiled.py */
 #if PY_VERSION_HEX >= 0x030D0000 /* they have left the public headers */
 #define _PyDict_GetItem_KnownHash(dict, key, hash) PyDict_GetItemWithError(dict, key)
 #define _PyDict_SetItem_KnownHash(dict, key, value, hash) PyDict_SetItem(dict, key, value)
@@ -936,6 +936,7 @@ weigh(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 
 extern PyMethodDef ledger_functions[]; /* _ledger.c */
 extern PyMethodDef resp_functions[];   /* _resp.c */
+extern PyMethodDef values_functions[]; /* _values.c */
 
 static PyMethodDef functions[] = {
     {"split", split, METH_O, split_doc},
@@ -961,8 +962,9 @@ PyInit__core(void)
     PyObject *module = PyModule_Create(&definition);
     one = PyLong_FromLong(1);
     if (module == NULL || one == NULL || PyModule_AddType(module, &PickType) < 0 || PyModule_AddType(module, &EmitType) < 0 ||
-        PyModule_AddType(module, &AddType) < 0 || PyModule_AddIntConstant(module, "VERSION", CORE_VERSION) < 0 || PyModule_AddFunctions(module, ledger_functions) < 0 ||
-        PyModule_AddFunctions(module, resp_functions) < 0)
+        PyModule_AddType(module, &AddType) < 0 || PyModule_AddIntConstant(module, "VERSION", CORE_VERSION) < 0 ||
+        PyModule_AddFunctions(module, ledger_functions) < 0 || PyModule_AddFunctions(module, resp_functions) < 0 ||
+        PyModule_AddFunctions(module, values_functions) < 0)
         return NULL;
     return module;
 }

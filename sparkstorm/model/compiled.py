@@ -1,4 +1,5 @@
-"""The compiled core: row path (`_core.c`), acker's table (`_ledger.c`), requests to Redis (`_resp.c`), where it was built.
+"""The compiled core: row path (`_core.c`), acker's table (`_ledger.c`), requests to Redis (`_resp.c`), and
+normalisation of values (`_values.c`), where it was built.
 
 Without it the twins in Python do the same.
 `SPARKSTORM_PURE=1` in the environment leaves it out.
@@ -11,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-VERSION = 9
+VERSION = 10
 """Version of the core that these sources work with: CORE_VERSION of `_core.c`."""
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import gc
 import math
+import sys
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -11,8 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sparkstorm.errors import CodecError, MalformedFrameError
+from sparkstorm.model.compiled import core, description
 from sparkstorm.model.values.codec import INT_MAX, INT_MIN, Codec
 from tests.transport.values import values
 
@@ -45,6 +49,83 @@ def same(one: Any, other: Any) -> bool:
         pairs = zip(one.items(), other.items(), strict=False)
         return len(one) == len(other) and all(same(k, q) and same(v, w) for (k, v), (q, w) in pairs)
     return bool(one == other)
+
+
+PLAIN = Codec()
+PLAIN.normalise = PLAIN._normalise_plain  # the twin all the way down
+ODD: Any = [
+    object(),
+    "\ud800",
+    ["ok", "\udfff"],
+    {"\ud800": 1},
+    2**63,
+    -(2**63) - 1,
+    [2**63, {2**64: 1}],
+    2**9000,
+    {1: {2.5: {None: {b"k": {True: ()}}}}},
+    {(1, 2): 3},
+    {Level.LOW: 1},
+    Word("x"),
+    [Word("x")],
+    Fraction(1, 3),
+    np.int64(3),
+    {"k": np.float32(0.5)},
+    {np.int64(3): "a", 3: "b"},
+    np.arange(3),
+    {1, 2},
+    [{"a": frozenset("ab")}, Decimal("-0")],
+    "\U0001f600 caf\u00e9",
+    range(3),
+]
+
+
+def outcome(codec: Codec, value: Any) -> tuple[Any, ...]:
+    try:
+        found = codec.normalise(value)
+    except CodecError as error:
+        return "refused", str(error)
+    return "taken", repr(found), type(found)
+
+
+@pytest.mark.skipif(core is None, reason=description)
+@settings(max_examples=200, derandomize=True)
+@given(st.lists(values | st.sampled_from(ODD), max_size=3), st.sampled_from(["bare", "list", "mapping"]))
+def test_the_core_and_its_twin_normalise_alike(items: list[Any], nest: str) -> None:
+    value = items if nest == "list" else tuple(items) if nest == "bare" else {"k": items, "odd": items[-1:]}
+    assert outcome(CODEC, value) == outcome(PLAIN, value)
+
+
+@pytest.mark.parametrize("depth", [63, 64, 65, 66])
+def test_the_core_and_its_twin_bound_the_same_depth(depth: int) -> None:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    assert outcome(CODEC, value) == outcome(PLAIN, value)
+
+
+@pytest.mark.skipif(core is None, reason=description)
+@pytest.mark.parametrize("change", ["clear", "append"])
+def test_a_container_that_its_own_serializer_changes_is_an_error(change: str) -> None:
+    def encode(_: Fraction) -> str:
+        (lines.clear if change == "clear" else lambda: lines.append(1))()
+        return "f"
+
+    codec = Codec({Fraction: ("fraction", encode, str)})
+    lines: list[Any] = [1, Fraction(1, 3), *range(100)]
+    with pytest.raises(RuntimeError, match="a list changed while it was emitted"):
+        codec.normalise(lines)
+
+
+def test_normalising_leaves_no_memory_behind() -> None:
+    value = {"a": [1, 2.5, ("x", b"y")], "b": {"c": None}, "d": [Decimal(1)] * 3}
+    CODEC.normalise(value)
+    before = sys.getrefcount(value["a"]), len(gc.get_objects())
+    for _ in range(1000):
+        CODEC.normalise(value)
+        with pytest.raises(CodecError):
+            CODEC.normalise([value, object()])
+    assert sys.getrefcount(value["a"]) - before[0] < 10  # a traceback may hold it; a leak would be 1,000
+    assert len(gc.get_objects()) - before[1] < 500
 
 
 def test_tuples_become_lists_at_every_depth() -> None:

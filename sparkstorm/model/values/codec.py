@@ -9,11 +9,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import ormsgpack
 
 from sparkstorm.errors import CodecError, MalformedFrameError
+from sparkstorm.model.compiled import core
 from sparkstorm.model.values import value_types
 from sparkstorm.model.values.unfolding import MAX_MEMORY, require_bounded
 from sparkstorm.model.values.value_types import IMMUTABLE, RegisteredValue, WideMapping
@@ -49,9 +51,12 @@ class Codec:
         self._decode_by_tag = {tag: decode for tag, _, decode in registered.values()}
         self._depth = 0  # of registered values inside registered values being read
         self._fault: Exception | None = None  # raised inside a hook: the packer only says that a hook failed
-
-    def normalise(self, value: Any, depth: int = 0) -> Any:
+        plain = self._normalise_plain
+        self.normalise: Callable[..., Any] = plain if core is None else partial(core.normalise, plain)
         """Return the value as every receiver reads it (tuples become lists); CodecError for a value outside the set."""
+
+    def _normalise_plain(self, value: Any, depth: int = 0) -> Any:
+        """Twin of the core's `normalise`, which calls it for all but msgpack's own containers and scalars."""
         kind = type(value)
         if kind is int:
             return value if INT_MIN <= value <= INT_MAX else value_types.checked_int(value)

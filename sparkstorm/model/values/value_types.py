@@ -125,7 +125,7 @@ def decoded(code: int, content: Any) -> Any:
 
 def checked(value: Any) -> Any:
     """Return a value of one of IMMUTABLE as it is read elsewhere; CodecError when it has no exact form."""
-    if type(value) is datetime.datetime:
+    if type(value) is datetime.datetime and value.tzinfo is not datetime.UTC:
         return _as_datetime(_datetime_content(value))
     if type(value) is Decimal and value.is_snan():
         raise CodecError("a signalling NaN, which equals nothing and has no hash")
