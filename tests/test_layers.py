@@ -1,7 +1,7 @@
 """Layers of the package: which package may import which, and which effects the pure ranks may not have.
 
 Ranks: 0 errors, config, settings; 1 clock, model; 2 scheduling, acking, grouping, windowing; 3 api; 4 transport, cluster, hosting,
-embedded, connectors; 5 blobs, executor, checkpoint; 6 recording; 7 worker, replay; 8 nimbus, supervisor, insight; 9 client;
+embedded, connectors; 5 blobs, executor, checkpoint; 6 recording, tasks; 7 worker, replay; 8 nimbus, supervisor, insight; 9 client;
 10 notebook; 11 app, testing; 12 cli. A package imports itself and lower ranks.
 """
 
@@ -39,6 +39,7 @@ RANK_BY_PART = {
     "executor": 5,
     "checkpoint": 5,
     "recording": 6,
+    "tasks": 6,
     "worker": 7,
     "nimbus": 8,
     "supervisor": 8,

@@ -24,7 +24,8 @@ class TopologyContext:
 
     `resources` is shared by all tasks of the worker. `column_streams` are the component's streams to which a ColumnBolt subscribes:
     a spout that has Arrow batches emits them there as they are. `incarnation` is the random id of the topology's store
-    since it last lost data; with it a sink can name an epoch so that no other ever has its name.
+    since it last lost data; with it a sink can name an epoch so that no other ever has its name. `name_effect`
+    is what `effect_key` asks.
     """
 
     topology_id: str
@@ -37,6 +38,7 @@ class TopologyContext:
     resources: dict[str, Any] = field(default_factory=dict, compare=False)
     column_streams: frozenset[str] = frozenset()
     incarnation: str = ""
+    name_effect: Callable[[], str] | None = field(default=None, repr=False, compare=False)
 
     def component_tasks(self, component: str) -> list[int]:
         """Return the task ids of a component, sorted."""
@@ -69,7 +71,7 @@ class TopologyContext:
 
         Use it for writes that must not be repeated: `key = context.effect_key() or uuid4().hex`.
         """
-        return None
+        return None if self.name_effect is None else self.name_effect()
 
     def shared(self, name: str, make: Callable[[], Any]) -> Any:
         """Return a resource that is made once per worker (a client, a model) and shared by its tasks."""

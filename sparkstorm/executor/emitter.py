@@ -18,7 +18,6 @@ from sparkstorm.grouping.routes import (
     Rows,
     Target,
     is_single,
-    own_targets,
     pick_many,
     pick_one,
 )
@@ -289,22 +288,17 @@ def build_routes(
     component: str,
     task: int,
     tasks_of: Mapping[str, Sequence[int]],
-    local_tasks: frozenset[int],
     codec: Codec,
     seed: int,
-    lanes: Mapping[tuple[str, str], OutputClock] | None = None,
-    make_target: MakeTarget | None = None,
+    lanes: Mapping[tuple[str, str], OutputClock],
+    make_target: MakeTarget,
 ) -> dict[str, Route]:
-    """Routes of a task by stream, with a row list for every target task of every subscriber.
-
-    `make_target` returns the target of a channel and a task; without it each route has lists of its own.
-    """
-    make = make_target or own_targets(local_tasks)
+    """Routes of a task by stream, with a row list for every target task of every subscriber."""
     routes = {}
     for name, stream in topology.components[component].streams.items():
         route = routes[name] = Route(Source(component, task, name, stream.fields), codec, stream.direct)
         for subscriber, grouping in topology.subscribers(component, name):
-            lane = (lanes or {}).get((name, subscriber))
-            targets = lane.targets if lane else [make(name, t) for t in tasks_of.get(subscriber, ())]
+            lane = lanes.get((name, subscriber))
+            targets = lane.targets if lane else [make_target(name, t) for t in tasks_of.get(subscriber, ())]
             route.subscribe(grouping, targets, task, seed, lane)
     return routes

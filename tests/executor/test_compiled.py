@@ -23,6 +23,7 @@ from sparkstorm.executor.emitter import Emitter, build_routes, fast_emit
 from sparkstorm.executor.runner import BasicCollector, BasicRunner
 from sparkstorm.executor.state import Cells, MemoryState, noting
 from sparkstorm.grouping import routes
+from sparkstorm.grouping.routes import own_targets
 from sparkstorm.model import compiled
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
@@ -72,7 +73,7 @@ def emitter_of(grouping: str, is_strict: bool = False) -> Emitter:
     builder = TopologyBuilder()
     builder.set_spout("spout", FeederSpout(["a", "b"]))
     GROUPINGS[grouping](builder.set_bolt("bolt", _Failing(), 3))
-    made = build_routes(builder.build(), "spout", 1, {"bolt": [2, 3, 4]}, frozenset({3}), Codec(), seed=5)
+    made = build_routes(builder.build(), "spout", 1, {"bolt": [2, 3, 4]}, Codec(), 5, {}, own_targets(frozenset({3})))
     return Emitter("spout", made, is_strict)
 
 

@@ -284,7 +284,7 @@ def test_a_batch_is_divided_as_its_rows_would_be_each_by_itself() -> None:
         def make(channel: str, task: int, targets: dict[int, Target] = targets) -> Target:
             return targets.setdefault(task, Target(task, [], False))
 
-        emitter = Emitter("spout", build_routes(built, "spout", 0, tasks, frozenset(), Codec(), 0, None, make), is_strict=False)
+        emitter = Emitter("spout", build_routes(built, "spout", 0, tasks, Codec(), 0, {}, make), is_strict=False)
         if is_batch:
             columns = [pa.array(column) for column in zip(*values, strict=True)]
             BatchEmitter(emitter).emit_batch(pa.RecordBatch.from_arrays(columns, ["p", "q"]))

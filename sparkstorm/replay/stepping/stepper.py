@@ -23,7 +23,8 @@ from sparkstorm.model.topology import DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.plan import Plan, make_plan
-from sparkstorm.replay.tasks.task import TICK, ReplayContext, ReplayTask, TaskMode, TickSchedule
+from sparkstorm.replay.tasks.task import TICK, ReplayTask, TaskMode, TickSchedule
+from sparkstorm.tasks.task_parts import LIVE_STREAMS, TaskParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,9 @@ class Stepper:
             raise InvalidTopologyError(f"there is no bolt '{component}', only {', '.join(c.id for c in topology.bolts)}")
         self._check_bolt(component, topology.components[component].instance)
         self._component = self._plan.topology.components[component]
+        plan = self._plan
+        where = ("steps-0-0", plan.topology, plan.conf, plan.component_by_task)
+        self._parts = TaskParts(*where, Codec(), LIVE_STREAMS)
         self._rows: dict[str, list[Any]] = {}
         self._undo = _Undo()
         self._run = self._prepared(cloudpickle.loads(cloudpickle.dumps(self._component.instance)), task_index, state or {})
@@ -158,26 +162,13 @@ class Stepper:
         return (self.execute(row, component, stream) for row in rows)
 
     def _prepared(self, bolt: Any, task_index: int, state: Mapping[Any, Any]) -> ReplayTask:
-        plan, id = self._plan, self._component.id
-        tasks = plan.tasks(id)
+        tasks = self._plan.tasks(self._component.id)
         task = tasks[task_index % len(tasks)]
-        conf = {**plan.conf, **self._component.conf}
-        run = self._make_task(bolt, task, conf)
+        run = self._make_task(bolt, task, self._parts.conf(self._component.id))
         if run.state is not None:
             run.state.load(state.items())
             run.state.undo = self._undo
-        run.prepare(
-            ReplayContext(
-                "steps-0-0",
-                task,
-                id,
-                plan.component_by_task,
-                (task,),
-                conf,
-                run.now_ms,
-                {},
-            )
-        )
+        run.prepare(self._parts.context(task, [task], run.now_ms, effect_key=run.effect_key))
         return run
 
     def _check_bolt(self, component: str, bolt: Any) -> None:
@@ -205,8 +196,7 @@ class Stepper:
         if (component, stream) not in inputs:
             known = ", ".join(f"{c}:{s}" for c, s in sorted(inputs))
             raise InvalidTopologyError(f"'{self._component.id}' does not listen to {component}:{stream}, only to {known}")
-        fields = self._plan.topology.components[component].streams[stream].fields
-        return Source(component, self._plan.tasks(component)[0], stream, fields)
+        return self._parts.source(self._plan.tasks(component)[0], stream)
 
 
 def _without_targets(topology: Topology) -> Topology:

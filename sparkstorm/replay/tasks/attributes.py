@@ -19,7 +19,7 @@ _SAMPLE = 16  # inputs with a look after each; then looks are twice as far apart
 _MOST_BYTES = 64 * 1024
 _EXECUTE = "execute"
 _OPAQUE = "_thread", "threading", "_io", "socket", "ssl", "logging", "_contextvars"
-_OURS = ("sparkstorm.api.", "sparkstorm.executor.", "sparkstorm.worker.", "sparkstorm.replay.", "sparkstorm.windowing.")
+_OURS = tuple(f"sparkstorm.{room}." for room in ("api", "executor", "tasks", "worker", "replay", "windowing"))
 
 
 class Attributes:

@@ -2,52 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-from zlib import crc32
 
-from sparkstorm.executor.emitter import Route, build_routes
+from sparkstorm.executor.emitter import Route
 from sparkstorm.executor.output_clock import OutputClock
-from sparkstorm.executor.watermark_routes import TimePlan, add_lanes, add_routes
-from sparkstorm.grouping.routes import Target, own_targets
-from sparkstorm.model.topology import Grouping, Topology
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.grouping.routes import Target
+from sparkstorm.model.topology import Grouping
 from sparkstorm.replay.job import Job, result_names
 from sparkstorm.replay.plan import Feed
 from sparkstorm.replay.tasks.batches import OutEdge
 from sparkstorm.replay.tasks.chunks import KEPT
 from sparkstorm.replay.tasks.combiner import Combiner, may_combine
+from sparkstorm.tasks.task_parts import TaskParts
 
 
 class OutEdges:
     """Output edges of the tasks of one partition: to each other (`inputs`, by receiving task) and elsewhere (`by_ends`)."""
 
-    def __init__(
-        self,
-        job: Job,
-        topology: Topology,
-        tasks: Mapping[str, Sequence[int]],
-        local: frozenset[int],
-        codec: Codec,
-        make_instance: Callable[[str], Any],
-    ) -> None:
+    def __init__(self, job: Job, parts: TaskParts, local: frozenset[int], make_instance: Callable[[str], Any]) -> None:
         self.inputs: dict[int, list[OutEdge]] = {}
         self.by_ends: dict[tuple[int, int], list[OutEdge]] = {}  # by sending and receiving task
         self.lanes: dict[int, tuple[OutputClock, ...]] = {}
-        self.time_plan = TimePlan(topology, job.plan.conf)
-        self._job, self._topology, self._tasks, self._local, self._codec = job, topology, tasks, local, codec
-        self._make_instance = make_instance
-        spouts = {c.id for c in topology.spouts}
+        self._job, self._parts, self._local, self._make_instance = job, parts, local, make_instance
+        spouts = {c.id for c in parts.topology.spouts}
         self._asked = {feed for name, feed in result_names(job.plan).items() if name in job.wanted and feed.spout not in spouts}
 
     def routes(self, component: str, task: int, emits_batches: bool) -> dict[str, Route]:
         """Create and return a task's routes by stream."""
-        plan = self._job.plan
-        seed = crc32(f"{plan.name}/{task}".encode())
-        lanes = add_lanes(self.time_plan, self._topology, component, task, self._tasks, own_targets(self._local))
-        self.lanes[task] = tuple(lanes.values())
-        routes = build_routes(self._topology, component, task, self._tasks, self._local, self._codec, seed, lanes)
-        add_routes(routes, lanes, component, task, self._codec)
+        plan, seed = self._job.plan, self._parts.seed(task)
+        routes, self.lanes[task] = self._parts.outputs(task, self._local)
         for stream, route in routes.items():
             if Feed(component, stream) in self._job.kept:
                 route.subscribe(Grouping("global"), [Target(KEPT, [], False)], task, seed)
@@ -63,9 +47,9 @@ class OutEdges:
         source = route.source
         if source.is_late or self._job.is_timed or not self._job.shortcuts or Feed(source.component, source.stream) in self._asked:
             return
-        for subscriber, grouping in self._topology.subscribers(source.component, source.stream):
+        for subscriber, grouping in self._parts.topology.subscribers(source.component, source.stream):
             bolt = self._make_instance(subscriber)
-            for edge in (edges[task] for task in self._tasks[subscriber] if may_combine(bolt, grouping)):
+            for edge in (edges[task] for task in self._parts.tasks[subscriber] if may_combine(bolt, grouping)):
                 edge.combiner = Combiner(bolt, source)
 
     def _add_edges(self, edges: Iterable[OutEdge]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from sparkstorm.api.columns import ColumnBolt, rows_of, values_of
-from sparkstorm.api.combining import COMBINED_FIELDS, COMBINED_STREAM
+from sparkstorm.api.combining import COMBINED_STREAM
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
 from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.executor.column_runner import Divide, dividers_of
@@ -22,11 +22,9 @@ from sparkstorm.executor.emitter import Route
 from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.executor.pieces import count_rows, unfold
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.watermark_routes import MARK_FIELDS
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import LATE_PREFIX, WATERMARK_STREAM
+from sparkstorm.model.topology import WATERMARK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.values.value_types import register
@@ -48,9 +46,10 @@ from sparkstorm.replay.tasks.chunks import (
     unpack_rows,
 )
 from sparkstorm.replay.tasks.out_edges import OutEdges
-from sparkstorm.replay.tasks.task import ReplayContext, ReplayTask, TaskMode, TickSchedule
+from sparkstorm.replay.tasks.task import ReplayTask, TaskMode, TickSchedule
 from sparkstorm.replay.tasks.window_task import TimeInputs, WindowTask
 from sparkstorm.settings import DeliverySettings, SubmissionSettings
+from sparkstorm.tasks.task_parts import REPLAY_STREAMS, TaskParts
 from sparkstorm.windowing.watermarks import NEVER
 
 Report = Callable[[Evidence], None]
@@ -105,17 +104,19 @@ class _Partition:
         register(SubmissionSettings.of(job.plan.conf).serializers)
         self._codec = Codec()
         self._topology, self._make_instance = job.open()
-        self._tasks = tasks_by_component(job.plan.component_by_task)
+        plan = job.plan
+        where = (f"{plan.name}-0-0", self._topology, plan.conf, plan.component_by_task)
+        self._parts = TaskParts(*where, self._codec, REPLAY_STREAMS)
+        self._tasks, self.source = self._parts.tasks, self._parts.source
         self._mine = {b: self._tasks[b][partition % stage.width :: stage.width] for b in stage.bolts}
         joined = stage.bolts if stage.feed else stage.bolts[1:]
         self._is_sequence = stage.feed in job.sequence and is_watched(self._topology, job.plan.conf, stage)
         most = 1 if self._is_sequence else None  # rows of several tasks have no order among them
         local = frozenset(t for b in joined for t in self._mine[b][:most])
-        self._edges = OutEdges(job, self._topology, self._tasks, local, self._codec, self._make_instance)
+        self._edges = OutEdges(job, self._parts, local, self._make_instance)
         self._number = source_number(stage.number, partition)
         self._writer = ChunkWriter(self._codec, self._number, job.is_timed)
         self._packs_state = packs_state
-        self._sources: dict[tuple[int, str], Source] = {}
         self._sizer = BatchSizer()
         self._emitted = 0  # when the batch size was last adapted
         self._timeless: list[tuple[int, bytes]] = []  # rows of data without a time, as dead letters by task
@@ -138,7 +139,7 @@ class _Partition:
         return route
 
     def _make(self, component: str, task: int) -> ReplayTask:
-        conf = {**self._job.plan.conf, **self._topology.components[component].conf}
+        conf = self._parts.conf(component)
         bolt, is_keyed = self._make_instance(component), component in self._job.plan.idempotent
         takes_batches = isinstance(bolt, ColumnBolt) and self._job.columns
         mode = TaskMode(self._job.is_timed, self._job.skip_bad, _retries(conf), is_keyed, takes_batches)
@@ -172,22 +173,16 @@ class _Partition:
             if self._job.newest_ms is not None
             else {}
         )
-        return TimeInputs(settings, self._edges.time_plan.inputs(component, self._tasks), data, self.source, newest)
+        return TimeInputs(settings, self._parts.time_plan.inputs(component, self._tasks), data, self.source, newest)
 
     def prepare(self, states: Mapping[int, Iterable[Sequence[Any]]]) -> None:
         """Load states, then prepare every task, in the order of their ids."""
-        plan, tasks = self._job.plan, tuple(sorted(self._runs))
-        resources: dict[str, Any] = {}
         for task, run in self._runs.items():
-            component = plan.component_by_task[task]
-            begun = Begun.of(plan.begin.get(task, ()))
+            begun = Begun.of(self._job.plan.begin.get(task, ()))
             if run.state is not None:
                 run.state.load(chain(begun.state, states.get(task, ())))
             run.resume(begun)
-            conf = {**plan.conf, **self._topology.components[component].conf}
-            run.prepare(
-                ReplayContext(f"{plan.name}-0-0", task, component, plan.component_by_task, tasks, conf, run.now_ms, resources)
-            )
+            run.prepare(self._parts.context(task, self._runs, run.now_ms, effect_key=run.effect_key))
 
     def _with_times(self, source: Source, batch: TimedRows) -> Iterator[Row]:
         """Yield the rows that have a time; one without is put aside, or ends the replay."""
@@ -427,16 +422,6 @@ class _Partition:
 
     def _sources_of(self, clocks: PartitionClocks, chunk: Chunk, values: Sequence[tuple[Any, ...]]) -> Iterable[Source]:
         return clocks.sources(self.source(chunk.sender, chunk.stream), chunk.source, values)
-
-    def source(self, task: int, stream: str) -> Source:
-        """Return the source of a chunk, one object per task and stream."""
-        known = self._sources.get((task, stream))
-        if known is None:
-            component, name = self._job.plan.component_by_task[task], stream.removeprefix(LATE_PREFIX)
-            own = {WATERMARK_STREAM: MARK_FIELDS, COMBINED_STREAM: COMBINED_FIELDS}.get(name)
-            fields = own if own is not None else self._topology.components[component].streams[name].fields
-            known = self._sources[task, stream] = Source(component, task, name, fields, is_late=name != stream)
-        return known
 
 
 def _retries(conf: Mapping[str, Any]) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from itertools import groupby, islice, repeat, starmap
@@ -76,16 +76,6 @@ _STRICT_ROWS = 64
 AT_ONCE = 512
 """Rows that are executed before what undoes them is forgotten."""
 _THREADS_PATIENCE_SECS = 10.0
-
-
-class ReplayContext(TopologyContext):
-    """A task's view of a replayed topology: `now_ms` is virtual time, and effects have names."""
-
-    position: Callable[[], int]
-
-    def effect_key(self) -> str:
-        """Return a name of the input being executed, the same in every run and retry: a key for idempotent writes."""
-        return f"{self.component_id}/{self.task_id}/{self.position()}"
 
 
 @dataclass(slots=True)
@@ -173,12 +163,11 @@ class ReplayTask:
         for lane in self.emitter.lanes:
             lane.restore(begun.clocks.get((lane.stream, lane.subscriber), NEVER))
 
-    def prepare(self, context: ReplayContext) -> None:
+    def prepare(self, context: TopologyContext) -> None:
         """Make the runner and call the bolt's prepare and init_state; ReplayFailedError when they raise."""
         self.task, self.component = context.task_id, context.component_id
         self.emitter.component = self.component
         self.counts.prepared += 1
-        object.__setattr__(context, "position", self._position)
         self._runner = self._make_runner()
         try:
             if isinstance(self._runner, ManualRunner):
@@ -208,12 +197,13 @@ class ReplayTask:
         """Return the virtual time: that of the input or tick being executed."""
         return int(self.emitter.roots) if not isinstance(self.emitter.roots, tuple) else 0
 
-    def _position(self) -> int:
+    def effect_key(self) -> str:
+        """Return a name of the input being executed, the same in every run and retry; ReplayFailedError unless they are counted."""
         if not self._mode.is_keyed:
             raise ReplayFailedError(
                 f"component '{self.component}' calls effect_key(), but is not idempotent: declare effects = Effects.IDEMPOTENT"
             )
-        return self.counts.executed
+        return f"{self.component}/{self.task}/{self.counts.executed}"
 
     @property
     def takes_pieces(self) -> bool:

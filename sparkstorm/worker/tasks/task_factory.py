@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
-from zlib import crc32
 
 from sparkstorm.acking.pending import Pending
 from sparkstorm.acking.table_ledger import new_ledger
@@ -17,9 +16,9 @@ from sparkstorm.api.hooks import WorkerContext, WorkerHook
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
-from sparkstorm.errors import MalformedFrameError, SparkStormError, StoreInconsistentError, WorkerFailedError
+from sparkstorm.errors import SparkStormError, StoreInconsistentError, WorkerFailedError
 from sparkstorm.executor.column_runner import ColumnRunner
-from sparkstorm.executor.emitter import Emitter, build_routes
+from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.event_time import InputWatermarks, OutputWatermarks, TaskEventTime
 from sparkstorm.executor.lazy_state import LazyState
 from sparkstorm.executor.manual_runner import ManualRunner
@@ -27,13 +26,10 @@ from sparkstorm.executor.runner import BasicCollector, BasicRunner, ReportError,
 from sparkstorm.executor.sink_runner import LastEpoch, SinkRunner, SinkStore
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, preparing
-from sparkstorm.executor.watermark_routes import MARK_FIELDS, TimePlan, add_lanes, add_routes
 from sparkstorm.executor.windowed_runner import Patience, TimedRunner
-from sparkstorm.model.dead_letter import REPLAYED_FIELDS
-from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import ACKER, LATE_PREFIX, MASTER, WATERMARK_STREAM
-from sparkstorm.model.tuples import Source
+from sparkstorm.model.topology import ACKER, MASTER
 from sparkstorm.recording.recorder import COMPONENTS, Recorder, Recording
+from sparkstorm.tasks.task_parts import LIVE_STREAMS, TaskParts
 from sparkstorm.transport.base import Claim, TaskRecord, Transport, entry_order
 from sparkstorm.transport.frames import MESSAGES, ROWS, SETTLED
 from sparkstorm.worker.epoch import IdSource
@@ -135,26 +131,25 @@ class TaskFactory:
     def __init__(self, plan: WorkerPlan, around: WorkerServices) -> None:
         self._plan = plan
         self._around = around
-        self._sources: dict[tuple[int, str], Source] = {}
         self._generation, self._incarnation, self._origin = 0, "", plan.topology_id
-        self._resources: dict[str, Any] = {}
         self._hooks_of: dict[int, TaskHooks] = {}
         self._column_bolts: dict[str, bool] = {}
-        self._tasks = tasks_by_component(plan.component_by_task)
+        where = (plan.topology_id, plan.topology, plan.conf, plan.component_by_task)
+        self._parts = TaskParts(*where, plan.codec, LIVE_STREAMS)
+        self.source, self._tasks, self._time_plan = self._parts.source, self._parts.tasks, self._parts.time_plan
         self._spout_tasks = frozenset(
             task
             for name, component in plan.topology.components.items()
             if component.kind == "spout"
             for task in self._tasks.get(name, ())
         )
-        self._time_plan = TimePlan(plan.topology, plan.conf)
         self._blocks = OpenBlocks(frozenset(plan.tasks), self.source, plan.codec if plan.is_strict else None)
 
     def build(self, claim: Claim) -> TaskSet:
         """Every task of the plan, restored from what the claim found, with `open`/`prepare` called."""
         plan = self._plan
         own = {task: plan.component_by_task[task] for task in sorted(plan.tasks)}
-        context = WorkerContext(plan.topology_id, plan.owner, own, plan.conf, self._resources)
+        context = WorkerContext(plan.topology_id, plan.owner, own, plan.conf, self._parts.resources)
         crew = TaskSet(self._blocks, self._around.report_error, worker_hooks=started_hooks(plan.settings.worker_hooks, context))
         self._generation, self._incarnation, self._origin = claim.generation, claim.incarnation, claim.origin
         for task in sorted(self._plan.tasks):
@@ -178,7 +173,7 @@ class TaskFactory:
         hooks = NO_HOOKS
         if component not in (ACKER, MASTER) and (names := self._plan.component_settings(component).task_hooks):
             hooks = TaskHooks(task_hooks(names), component, task, self._around.report_error)
-            hooks.call("prepare", self._conf(component), self._context(task, component))
+            hooks.call("prepare", self._parts.conf(component), self._context(task, component))
             crew.hooks.append(hooks)
         self._hooks_of[task] = hooks
 
@@ -215,45 +210,16 @@ class TaskFactory:
             bolt.component, bolt.task, index, plan.token_by_task[bolt.task], plan.component_settings(bolt.component), bolt.state
         )
 
-    def source(self, task: int, stream: str) -> Source:
-        """The producer of a frame; MalformedFrameError when the topology has no such task or stream."""
-        known = self._sources.get((task, stream))
-        if known is None:
-            component = self._plan.topology.components.get(self._plan.component_by_task.get(task, ""))
-            name = stream.removeprefix(LATE_PREFIX)
-            fields = MARK_FIELDS if name == WATERMARK_STREAM else REPLAYED_FIELDS.get(name)
-            if component is None or (fields is None and name not in component.streams):
-                raise MalformedFrameError(f"task {task} has no stream '{stream}' in this topology")
-            fields = component.streams[name].fields if fields is None else fields
-            known = self._sources[task, stream] = Source(component.id, task, name, fields, is_late=name != stream)
-        return known
-
     def _emitter(self, task: int, component: str) -> Emitter:
-        seed = crc32(f"{self._plan.topology_id.rsplit('-', 2)[0]}/{task}".encode())
-        topology, codec, local_tasks = self._plan.topology, self._plan.codec, frozenset(self._plan.tasks)
-        make_target = self._blocks.targets_of(component)
-        lanes = add_lanes(self._time_plan, topology, component, task, self._tasks, make_target)
-        routes = build_routes(topology, component, task, self._tasks, local_tasks, codec, seed, lanes, make_target)
-        add_routes(routes, lanes, component, task, codec)
+        routes, lanes = self._parts.outputs(task, frozenset(self._plan.tasks), self._blocks.targets_of(component))
         hooks, is_strict = self._hooks_of[task], self._plan.is_strict or self._plan.is_careful
         emitter = hooked_emitter(component, routes, hooks) if hooks else Emitter(component, routes, is_strict)
-        emitter.lanes = tuple(lanes.values())
+        emitter.lanes = lanes
         return emitter
 
     def _context(self, task: int, component: str) -> TopologyContext:
-        plan = self._plan
-        return TopologyContext(
-            plan.topology_id,
-            task,
-            component,
-            plan.component_by_task,
-            tuple(sorted(plan.tasks)),
-            self._conf(component),
-            self._around.now_ms,
-            self._resources,
-            self._column_streams(component),
-            self._incarnation,
-        )
+        streams = self._column_streams(component)
+        return self._parts.context(task, self._plan.tasks, self._around.now_ms, streams, self._incarnation)
 
     def _column_streams(self, component: str) -> frozenset[str]:
         topology = self._plan.topology
@@ -266,9 +232,6 @@ class TaskFactory:
         if component not in self._column_bolts:  # the plan's topology is bare: what a component is, only an instance shows
             self._column_bolts[component] = isinstance(self._plan.make_instance(component), ColumnBolt)
         return self._column_bolts[component]
-
-    def _conf(self, component: str) -> Mapping[str, Any]:
-        return {**self._plan.conf, **self._plan.topology.components[component].conf}
 
     def _acker(self, task: int, crew: TaskSet, record: TaskRecord) -> AckerTask:
         ledger = new_ledger()
@@ -295,7 +258,7 @@ class TaskFactory:
                 times = self._stored(fields, "w", "x")
                 made.time = TaskEventTime(times, OutputWatermarks(times, emitter.lanes))
             pending.load(*whole_and_deltas(fields, "p"))
-        spout.open(self._conf(component), self._context(task, component), collector)
+        spout.open(self._parts.conf(component), self._context(task, component), collector)
         made.is_open = True
         for position in [f["o"] for f in fields if "o" in f][-1:]:
             made.restore(position)
@@ -326,7 +289,7 @@ class TaskFactory:
             with reading(self._key("held", task)):
                 made.hold(decode_held(self._plan.codec, key, record.held[key], self.source, self._around.now_ms()))
         made.changed_held.clear()
-        context, conf = self._context(task, component), self._conf(component)
+        context, conf = self._context(task, component), self._parts.conf(component)
         if isinstance(bolt, TransactionalSink):
             context = replace(context, topology_id=self._origin)  # a hot deploy goes on with the epochs of its target
         if isinstance(runner, ManualRunner):

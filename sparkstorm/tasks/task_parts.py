@@ -1,0 +1,114 @@
+"""What tasks are made of, the same in every host: sources of their rows, configurations, contexts and routes.
+
+A host (worker, partition of a replay, stepper) has one TaskParts. What differs between hosts is a value that it gives: the
+streams that it may receive beside the declared ones, the clock, and who keeps the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from sparkstorm.api.combining import COMBINED_FIELDS, COMBINED_STREAM
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.errors import MalformedFrameError
+from sparkstorm.executor.emitter import Route, build_routes
+from sparkstorm.executor.output_clock import OutputClock
+from sparkstorm.executor.watermark_routes import MARK_FIELDS, TimePlan, add_lanes, add_routes
+from sparkstorm.grouping.routes import MakeTarget, own_targets
+from sparkstorm.model.dead_letter import REPLAYED_FIELDS
+from sparkstorm.model.tasks import tasks_by_component
+from sparkstorm.model.topology import LATE_PREFIX, WATERMARK_STREAM, Topology
+from sparkstorm.model.tuples import Source
+from sparkstorm.model.values.codec import Codec
+
+LIVE_STREAMS = {WATERMARK_STREAM: MARK_FIELDS, **REPLAYED_FIELDS}
+"""Streams without a declaration that a live task may receive, with their fields."""
+REPLAY_STREAMS = {WATERMARK_STREAM: MARK_FIELDS, COMBINED_STREAM: COMBINED_FIELDS}
+
+
+class Outputs(NamedTuple):
+    """Output of one task: routes by stream, and the clocks of the outputs whose receivers use event time."""
+
+    routes: dict[str, Route]
+    lanes: tuple[OutputClock, ...]
+
+
+class TaskParts:
+    """Parts of the tasks of one host."""
+
+    def __init__(
+        self,
+        topology_id: str,
+        topology: Topology,
+        conf: Mapping[str, Any],
+        component_by_task: Mapping[int, str],
+        codec: Codec,
+        streams: Mapping[str, tuple[str, ...]],
+    ) -> None:
+        """`streams`: the fields of streams without a declaration that come to tasks of this host."""
+        self.topology_id = topology_id
+        self.topology = topology
+        self.component_by_task = component_by_task
+        self.codec = codec
+        self.tasks = tasks_by_component(component_by_task)
+        self.time_plan = TimePlan(topology, conf)
+        self.resources: dict[str, Any] = {}
+        self.conf: Callable[[str], Mapping[str, Any]] = cache(lambda component: {**conf, **topology.components[component].conf})
+        self._streams = streams
+        self._sources: dict[tuple[int, str], Source] = {}
+
+    def source(self, task: int, stream: str) -> Source:
+        """Return the producer of rows, one object per task and stream; MalformedFrameError when there is no such task or stream."""
+        known = self._sources.get((task, stream))
+        if known is None:
+            component = self.topology.components.get(self.component_by_task.get(task, ""))
+            name = stream.removeprefix(LATE_PREFIX)
+            fields = self._streams.get(name)
+            if component is None or (fields is None and name not in component.streams):
+                raise MalformedFrameError(f"task {task} has no stream '{stream}' in this topology")
+            fields = component.streams[name].fields if fields is None else fields
+            known = self._sources[task, stream] = Source(component.id, task, name, fields, is_late=name != stream)
+        return known
+
+    def context(
+        self,
+        task: int,
+        worker_tasks: Collection[int],
+        now_ms: Callable[[], int],
+        column_streams: frozenset[str] = frozenset(),
+        incarnation: str = "",
+        effect_key: Callable[[], str] | None = None,
+    ) -> TopologyContext:
+        """Return a task's view of its topology; all tasks of the host share its resources."""
+        component = self.component_by_task[task]
+        return TopologyContext(
+            self.topology_id,
+            task,
+            component,
+            self.component_by_task,
+            tuple(sorted(worker_tasks)),
+            self.conf(component),
+            now_ms,
+            self.resources,
+            column_streams,
+            incarnation,
+            effect_key,
+        )
+
+    def seed(self, task: int) -> int:
+        """Return the seed of a task's groupings: the same for every run of a topology of this name."""
+        return crc32(f"{self.topology_id.rsplit('-', 2)[0]}/{task}".encode())
+
+    def outputs(self, task: int, local_tasks: frozenset[int], make_target: MakeTarget | None = None) -> Outputs:
+        """Return the ways of a task's rows, late rows and watermarks to their receivers.
+
+        `make_target` returns the target of a channel and a task; without it each route has lists of its own.
+        """
+        component, make = self.component_by_task[task], make_target or own_targets(local_tasks)
+        lanes = add_lanes(self.time_plan, self.topology, component, task, self.tasks, make)
+        routes = build_routes(self.topology, component, task, self.tasks, self.codec, self.seed(task), lanes, make)
+        add_routes(routes, lanes, component, task, self.codec)
+        return Outputs(routes, tuple(lanes.values()))
