@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, Window, WindowedBolt
 from sparkstorm.errors import RecordingError
 from sparkstorm.executor.emitter import Emitter
+from sparkstorm.executor.retry_policy import RetryPolicy
 from sparkstorm.executor.runner import BasicCollector, FailedInput
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.task_windows import TaskTimers, make_windows, must_reorder
@@ -36,15 +37,6 @@ from sparkstorm.windowing.window_contents import FindSource
 from sparkstorm.windowing.windows import Firing, TimeWindows, Windows
 
 MOST_AT_ONCE = 4096  # windows and timers per call of advance: between two of them rows may come and commits be made
-_LONGEST_BACK_OFF_MS = 30_000
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """Retries of a failing window or timer: their number, and the first pause."""
-
-    retries: int
-    back_off_ms: int
 
 
 class TimedRunner:
@@ -60,7 +52,7 @@ class TimedRunner:
         collector: BasicCollector,
         find_source: FindSource,
         now_ms: Callable[[], int],
-        patience: Patience,
+        policy: RetryPolicy,
     ) -> None:
         self.bolt = bolt
         self.late_acks: list[Tuple] = []  # of inputs from earlier epochs: there never are any
@@ -72,7 +64,7 @@ class TimedRunner:
         self._emitter, self._state, self._times, self._collector = emitter, state, times, collector
         self._find_source = find_source
         self._inputs = TimedInputs(settings.timestamp_field, bolt.key_fields, now_ms)
-        self._patience = patience
+        self._policy = policy
         self._timers = TimerTable(times)
         self._windows = make_windows(bolt, settings, times, find_source) if isinstance(bolt, WindowedBolt) else None
         self._reorder = Reorder(times, find_source) if must_reorder(bolt, settings) else None
@@ -292,9 +284,8 @@ class TimedRunner:
     def _put_off(self, due: Due, failure: Failure, now_ms: int) -> bool:
         self._attempts += 1
         self._collector.report_error(replace(failure, text=f"{as_tuple(self._emitter.component, due)!r}: {failure.text}"))
-        if self._attempts <= self._patience.retries:
-            back_off_ms = min(self._patience.back_off_ms * 2 ** (self._attempts - 1), _LONGEST_BACK_OFF_MS)
-            self._retry_ms = now_ms + back_off_ms
+        if (wait_ms := self._policy.wait_ms(self._attempts)) is not None:
+            self._retry_ms = now_ms + wait_ms
             self._has_more = True
             self._pause()
             return False

@@ -10,6 +10,7 @@ from sparkstorm.errors import CodecError, StoreInconsistentError
 from sparkstorm.model.failure import Cause as Cause
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import TIMER_STREAM, WINDOW_STREAM
+from sparkstorm.model.tuples import Tuple
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.values.tagged import from_json, to_json
 
@@ -40,6 +41,11 @@ class DeadLetter:
     state: tuple[Pair, ...] | None = None
     conf: Mapping[str, Any] = field(default_factory=dict)
     window: Mapping[str, Any] | None = None
+
+    @staticmethod
+    def of(tup: Tuple, failure: Failure, attempts: int, **others: Any) -> DeadLetter:
+        """Return the record of an input, window or timer that was given up after so many tries."""
+        return DeadLetter(failure, tup.component, tup.task, tup.stream, tup.fields, tup.values, attempts, **others)
 
     @property
     def component(self) -> str:

@@ -30,10 +30,12 @@ REPLAY_STREAMS = {WATERMARK_STREAM: MARK_FIELDS, COMBINED_STREAM: COMBINED_FIELD
 
 
 class Outputs(NamedTuple):
-    """Output of one task: routes by stream, and the clocks of the outputs whose receivers use event time."""
+    """Output of one task: routes by stream, and the clocks of those whose receivers use event time."""
 
+    task: int
+    component: str
     routes: dict[str, Route]
-    lanes: tuple[OutputClock, ...]
+    lanes: tuple[OutputClock, ...] = ()
 
 
 class TaskParts:
@@ -111,4 +113,4 @@ class TaskParts:
         lanes = add_lanes(self.time_plan, self.topology, component, task, self.tasks, make)
         routes = build_routes(self.topology, component, task, self.tasks, self.codec, self.seed(task), lanes, make)
         add_routes(routes, lanes, component, task, self.codec)
-        return Outputs(routes, tuple(lanes.values()))
+        return Outputs(task, component, routes, tuple(lanes.values()))

@@ -14,8 +14,8 @@ from sparkstorm.worker.counting.meters import Meters
 from sparkstorm.worker.counting.metrics import Tally
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.epoch_budget import Budget
+from sparkstorm.worker.failed_inputs import FailedInputs
 from sparkstorm.worker.progress import EdgeCounts
-from sparkstorm.worker.retries import RetryPolicy
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.inbox import Chunk
 from sparkstorm.worker.tasks.spout_task import SpoutTask
@@ -35,7 +35,7 @@ class BoltTurns:
         clock: Clock,
         budget: Budget,
         gates: Backpressure,
-        failures: RetryPolicy,
+        failures: FailedInputs,
         timers: TimerService,
         tally: Tally,
         meters: Meters,

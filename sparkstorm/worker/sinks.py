@@ -13,7 +13,7 @@ from sparkstorm.executor.sink_runner import SinkRunner
 from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.worker.epoch import Epoch, RandomIds
-from sparkstorm.worker.retries import RetryPolicy
+from sparkstorm.worker.failed_inputs import FailedInputs
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.task_factory import TaskSet
 
@@ -27,7 +27,7 @@ class Sinks:
     Every method that calls a target returns None when it is done, else the time at which to call it again.
     """
 
-    def __init__(self, crew: TaskSet, patience_ms: int, failures: RetryPolicy, report: ReportError) -> None:
+    def __init__(self, crew: TaskSet, patience_ms: int, failures: FailedInputs, report: ReportError) -> None:
         self._sinks = [(bolt, bolt.runner) for bolt in crew.bolts.values() if isinstance(bolt.runner, SinkRunner)]
         self._patience_ms, self._failures, self._report = patience_ms, failures, report
         self._aside = Epoch(RandomIds(0), is_tracking=False)  # for rows whose trees have ended

@@ -13,6 +13,7 @@ from sparkstorm.grouping.routes import Target
 from sparkstorm.model.failure import Failure, killed
 from sparkstorm.model.worker_spec import Suspect
 from sparkstorm.settings import WorkerTimers
+from sparkstorm.tasks.ticks import TickSchedule
 from sparkstorm.worker.backpressure import Backpressure
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
@@ -21,7 +22,6 @@ from sparkstorm.worker.tasks.call_watch import ThreadWatch
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 from sparkstorm.worker.tasks.task_factory import TaskSet
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
-from sparkstorm.worker.tick_schedule import Ticks
 
 _GATED_MS = 5  # between two looks whether those that hold a task back have drained
 
@@ -32,7 +32,9 @@ class TimerService:
     """Ticks, and the tasks of a worker that use time."""
 
     def __init__(self, plan: WorkerPlan, crew: TaskSet, clock: Clock, gates: Backpressure, report: ReportError, park: Park) -> None:
-        self._ticks = Ticks(plan, crew.bolts, clock.now_ms())
+        now_ms, bolts = clock.now_ms(), crew.bolts.values()
+        periods = [(bolt, plan.component_settings(bolt.component).tick_ms) for bolt in bolts]
+        self._ticks = [(bolt, TickSchedule.from_now(every_ms, now_ms)) for bolt, every_ms in periods if every_ms]
         self._bolts = crew.bolts
         threads = [(b.component, t, b.runner.bolt) for t, b in crew.bolts.items() if isinstance(b.runner.bolt, ThreadedBolt)]
         self._threads = ThreadWatch(threads, WorkerTimers.of(plan.conf).progress_ms, report)
@@ -46,9 +48,11 @@ class TimerService:
     def run(self, epoch: Epoch, now_ms: int) -> Iterator[BoltTask]:
         """Run ticks; names every bolt that had one, or that has something due by the clock."""
         self._threads.look(now_ms)
-        for bolt, tick in self._ticks.due(now_ms):
+        for bolt, ticks in self._ticks:
+            if ticks.due_ms is None or ticks.due_ms > now_ms:
+                continue
             bolt.begin(now_ms)
-            for failure in bolt.tick(epoch, tick):
+            for failure in bolt.tick(epoch, ticks.take(now_ms)):
                 self._report(replace(failure, text=f"on a tick: {failure.text}", component=bolt.component, task=bolt.task))
             yield bolt
         for bolt, time in self._timed:
@@ -104,11 +108,9 @@ class TimerService:
 
     def next_due_ms(self) -> int | None:
         """The earliest tick, timer or window by the clock."""
-        if not self._timed and not self._senders:
-            return self._ticks.next_due_ms()
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.now_ms() if self._timed else 0
         due = [
-            self._ticks.next_due_ms(),
+            *(ticks.due_ms for _, ticks in self._ticks),
             *(self._firing_ms(bolt, time, now_ms) for bolt, time in self._timed),
             *(time.next_idle_ms() for time in self._senders),
         ]

@@ -29,10 +29,10 @@ from sparkstorm.worker.counting.metrics import Tally
 from sparkstorm.worker.epoch import Epoch, IdSource, key_source
 from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.epoch_commit import CommitBuilder
+from sparkstorm.worker.failed_inputs import FailedInputs
 from sparkstorm.worker.idle_reasons import Waiting
 from sparkstorm.worker.journal import reading
 from sparkstorm.worker.progress import Progress
-from sparkstorm.worker.retries import RetryPolicy
 from sparkstorm.worker.sinks import Sinks
 from sparkstorm.worker.tasks.acker_task import CatchUp
 from sparkstorm.worker.tasks.bolt_task import BoltTask
@@ -84,7 +84,7 @@ class Worker:
         self._closing = CommitBuilder(plan, self._crew, clock.now_ms, self._origin, self._tally.edge)
         self._laps = LoopTime(self.progress.loop_us, clock.now_us())
         self._breaker = CircuitBreaker(plan, self._crew.bolts, self._tally.of, self._report)
-        self._failures = RetryPolicy(plan, self._tally.of, self._report, clock.now_ms, self._breaker)
+        self._failures = FailedInputs(plan, self._tally.of, self._report, clock.now_ms, self._breaker)
         self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms(), self._report)
         self._pulse = TimerService(plan, self._crew, clock, self._gates, self._report, self._failures.park)
         self._waiting = Waiting(plan, self._crew, self._gates, self._tally.of)

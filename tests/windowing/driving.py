@@ -7,9 +7,10 @@ from typing import Any
 
 from sparkstorm.api import BasicOutputCollector, FoldingBolt, TimedBolt, Timer, Tuple, Window, WindowedBolt
 from sparkstorm.executor.emitter import Emitter, Route
+from sparkstorm.executor.retry_policy import RetryPolicy
 from sparkstorm.executor.runner import BasicCollector, FailedInput
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.windowed_runner import Patience, TimedRunner
+from sparkstorm.executor.windowed_runner import TimedRunner
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.topology import Grouping
 from sparkstorm.model.tuples import Source
@@ -107,7 +108,7 @@ class Driver:
             collector,
             self.source,
             lambda: self.now_ms,
-            Patience(retries, 100),
+            RetryPolicy(retries, 100),
         )
         self._sources: dict[int, Source] = {}
         self._emitter = emitter

@@ -220,7 +220,7 @@ def bolt_task() -> BoltTask:
     emitter = Emitter("bolt", {}, is_strict=True)
     runner = BasicRunner(Pass(), emitter, None, BasicCollector(emitter, 2, lambda *_: None))
     inbox = Inbox(2, Codec(), lambda task, stream: SOURCE)
-    return BoltTask(2, "bolt", runner, emitter, None, inbox, iter("abcdef").__next__, Births(), Feed())
+    return BoltTask(2, "bolt", runner.bolt, runner, emitter, None, inbox, iter("abcdef").__next__, Births(), Feed())
 
 
 def test_the_oldest_birth_counts_held_inputs_until_they_are_let_go() -> None:

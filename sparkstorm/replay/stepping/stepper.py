@@ -16,6 +16,7 @@ from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.config import check, merge
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.executor.emitter import Route
+from sparkstorm.executor.retry_policy import RetryPolicy
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure
@@ -23,8 +24,11 @@ from sparkstorm.model.topology import DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.plan import Plan, make_plan
-from sparkstorm.replay.tasks.task import TICK, ReplayTask, TaskMode, TickSchedule
-from sparkstorm.tasks.task_parts import LIVE_STREAMS, TaskParts
+from sparkstorm.replay.tasks.task import ReplayTask, TaskMode
+from sparkstorm.tasks.task_parts import LIVE_STREAMS, Outputs, TaskParts
+from sparkstorm.tasks.ticks import TICK
+
+ONE_TRY = RetryPolicy(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +168,7 @@ class Stepper:
     def _prepared(self, bolt: Any, task_index: int, state: Mapping[Any, Any]) -> ReplayTask:
         tasks = self._plan.tasks(self._component.id)
         task = tasks[task_index % len(tasks)]
-        run = self._make_task(bolt, task, self._parts.conf(self._component.id))
+        run = self._make_task(bolt, task)
         if run.state is not None:
             run.state.load(state.items())
             run.state.undo = self._undo
@@ -177,17 +181,17 @@ class Stepper:
                 f"'{component}' has windows or timers, which cannot be stepped through: run its whole input with replay_locally"
             )
 
-    def _make_task(self, bolt: Any, task: int, conf: Mapping[str, Any]) -> ReplayTask:
-        return ReplayTask(bolt, self._routes(task), Codec(), TaskMode(False, True, 0, True), TickSchedule(conf, False))
+    def _make_task(self, bolt: Any, task: int) -> ReplayTask:
+        return ReplayTask(bolt, self._outputs(task), Codec(), TaskMode(False, ONE_TRY, is_keyed=True))
 
-    def _routes(self, task: int) -> dict[str, Route]:
+    def _outputs(self, task: int) -> Outputs:
         routes = {}
         for name, stream in self._component.streams.items():
             route = routes[name] = Route(Source(self._component.id, task, name, stream.fields), Codec(), stream.direct)
             rows = self._rows[name] = list[Any]()
             every = _every_task(self._plan) if stream.direct else [0]
             route.subscribe(Grouping("direct" if stream.direct else "global"), [Target(t, rows, False) for t in every], task, 0)
-        return routes
+        return Outputs(task, self._component.id, routes)
 
     def _source(self, component: str, stream: str) -> Source:
         if (component, stream) == (TICK.component, TICK.stream):

@@ -12,8 +12,8 @@ from sparkstorm.model.dead_letter import REPLAYED_FIELDS, DeadLetter
 from sparkstorm.model.topology import TIMER_STREAM, WATERMARK_STREAM, WINDOW_STREAM, Topology
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import Codec
-from sparkstorm.replay.stepping.stepper import Step, Stepper
-from sparkstorm.replay.tasks.task import ReplayTask, TaskMode, TickSchedule
+from sparkstorm.replay.stepping.stepper import ONE_TRY, Step, Stepper
+from sparkstorm.replay.tasks.task import ReplayTask, TaskMode
 from sparkstorm.replay.tasks.window_task import TimeInputs, WindowTask
 from sparkstorm.windowing.settings import settings_of
 from sparkstorm.windowing.watermarks import NEVER
@@ -62,12 +62,12 @@ class WindowStepper(Stepper):
     def _check_bolt(self, component: str, bolt: Any) -> None:
         """Windows and timers are what it steps through."""
 
-    def _make_task(self, bolt: Any, task: int, conf: Mapping[str, Any]) -> ReplayTask:
-        settings = settings_of(self._component, conf)
+    def _make_task(self, bolt: Any, task: int) -> ReplayTask:
+        settings = settings_of(self._component, self._parts.conf(self._component.id))
         if settings is None:
             raise InvalidTopologyError(f"component '{self._component.id}' was not added by set_bolt: its settings are missing")
         times = TimeInputs(settings, (_CHANNEL,), (), self._find_source)
-        run = WindowTask(bolt, self._routes(task), Codec(), TaskMode(False, True, 0), TickSchedule(conf, False), times)
+        run = WindowTask(bolt, self._outputs(task), Codec(), TaskMode(False, ONE_TRY), times)
         run.load_times(self._cells)
         return run
 

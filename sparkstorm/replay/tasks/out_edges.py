@@ -14,7 +14,7 @@ from sparkstorm.replay.plan import Feed
 from sparkstorm.replay.tasks.batches import OutEdge
 from sparkstorm.replay.tasks.chunks import KEPT
 from sparkstorm.replay.tasks.combiner import Combiner, may_combine
-from sparkstorm.tasks.task_parts import TaskParts
+from sparkstorm.tasks.task_parts import Outputs, TaskParts
 
 
 class OutEdges:
@@ -28,11 +28,12 @@ class OutEdges:
         spouts = {c.id for c in parts.topology.spouts}
         self._asked = {feed for name, feed in result_names(job.plan).items() if name in job.wanted and feed.spout not in spouts}
 
-    def routes(self, component: str, task: int, emits_batches: bool) -> dict[str, Route]:
-        """Create and return a task's routes by stream."""
+    def outputs(self, component: str, task: int, emits_batches: bool) -> Outputs:
+        """Create and return a task's outputs."""
         plan, seed = self._job.plan, self._parts.seed(task)
-        routes, self.lanes[task] = self._parts.outputs(task, self._local)
-        for stream, route in routes.items():
+        outputs = self._parts.outputs(task, self._local)
+        self.lanes[task] = outputs.lanes
+        for stream, route in outputs.routes.items():
             if Feed(component, stream) in self._job.kept:
                 route.subscribe(Grouping("global"), [Target(KEPT, [], False)], task, seed)
             if direct := plan.direct_targets_not_run.get(Feed(component, stream)):
@@ -40,7 +41,7 @@ class OutEdges:
             edges = {t.task: OutEdge(route.source, t.task, t.is_local, t.rows, emits_batches) for t in route.targets}
             self._add_edges(edges.values())
             self._set_combiner(route, edges)
-        return routes
+        return outputs
 
     def _set_combiner(self, route: Route, edges: Mapping[int, OutEdge]) -> None:
         """Set combiners on edges to CombiningBolts, unless the rows themselves are a result."""

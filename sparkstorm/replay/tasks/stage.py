@@ -21,6 +21,7 @@ from sparkstorm.executor.column_runner import Divide, dividers_of
 from sparkstorm.executor.emitter import Route
 from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.executor.pieces import count_rows, unfold
+from sparkstorm.executor.retry_policy import RetryPolicy
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure, FailureKind
@@ -46,9 +47,9 @@ from sparkstorm.replay.tasks.chunks import (
     unpack_rows,
 )
 from sparkstorm.replay.tasks.out_edges import OutEdges
-from sparkstorm.replay.tasks.task import ReplayTask, TaskMode, TickSchedule
+from sparkstorm.replay.tasks.task import ReplayTask, TaskMode
 from sparkstorm.replay.tasks.window_task import TimeInputs, WindowTask
-from sparkstorm.settings import DeliverySettings, SubmissionSettings
+from sparkstorm.settings import ComponentSettings, DeliverySettings, SubmissionSettings
 from sparkstorm.tasks.task_parts import REPLAY_STREAMS, TaskParts
 from sparkstorm.windowing.watermarks import NEVER
 
@@ -130,7 +131,7 @@ class _Partition:
         """Return the route of the data's rows, from the spout task that this partition replaces."""
         tasks = self._tasks[feed.spout]
         task = tasks[self._partition % len(tasks)]
-        route = self._edges.routes(feed.spout, task, True)[feed.stream]
+        route = self._edges.outputs(feed.spout, task, True).routes[feed.stream]
         has_own_clock = self._job.newest_ms is not None and feed not in self._job.sequence
         begun = [Begun.of(self._job.plan.begin.get(each, ())).clocks for each in ([task] if has_own_clock else tasks)]
         for lane in self._edges.lanes[task]:
@@ -142,14 +143,14 @@ class _Partition:
         conf = self._parts.conf(component)
         bolt, is_keyed = self._make_instance(component), component in self._job.plan.idempotent
         takes_batches = isinstance(bolt, ColumnBolt) and self._job.columns
-        mode = TaskMode(self._job.is_timed, self._job.skip_bad, _retries(conf), is_keyed, takes_batches)
-        ticks, routes = TickSchedule(conf, mode.is_timed), self._edges.routes(component, task, takes_batches)
+        # as live under exactly-once; under other guarantees the source retries, so that there are none here
+        policy = RetryPolicy(DeliverySettings.of(conf).retries, is_parking=self._job.skip_bad)
+        tick_ms = ComponentSettings.of(conf).tick_ms
+        mode = TaskMode(self._job.is_timed, policy, is_keyed, takes_batches, tick_ms)
+        outputs = self._edges.outputs(component, task, takes_batches)
         if isinstance(bolt, WindowedBolt | TimedBolt):
-            run: ReplayTask = WindowTask(bolt, routes, self._codec, mode, ticks, self._times(component, bolt))
-        else:
-            run = ReplayTask(bolt, routes, self._codec, mode, ticks)
-        run.emitter.lanes = self._edges.lanes[task]
-        return run
+            return WindowTask(bolt, outputs, self._codec, mode, self._times(component, bolt))
+        return ReplayTask(bolt, outputs, self._codec, mode)
 
     def _lanes_of_data(self) -> list[OutputClock]:
         """Return the outputs by event time of the tasks that this partition's data begin."""
@@ -191,7 +192,7 @@ class _Partition:
                 yield values, at_ms, source
             elif self._job.skip_bad:
                 failure = Failure(FailureKind.FAILED, NO_TIME, source.component, source.task)
-                letter = DeadLetter(failure, source.component, source.task, source.stream, source.fields, values, 0)
+                letter = DeadLetter.of(Tuple(values, 0, source), failure, 0)
                 self._timeless.append((source.task, letter.encode(self._codec)))
             else:
                 raise ReplayFailedError(
@@ -422,8 +423,3 @@ class _Partition:
 
     def _sources_of(self, clocks: PartitionClocks, chunk: Chunk, values: Sequence[tuple[Any, ...]]) -> Iterable[Source]:
         return clocks.sources(self.source(chunk.sender, chunk.stream), chunk.source, values)
-
-
-def _retries(conf: Mapping[str, Any]) -> int:
-    """Return the retries of a failed input: as live under exactly-once; none under other guarantees, where the source retries."""
-    return DeliverySettings.of(conf).retries

@@ -28,46 +28,23 @@ from sparkstorm.executor.emitter import Emitter, Route
 from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.executor.pieces import count_rows
-from sparkstorm.executor.runner import BasicCollector, BasicRunner, FailedInput
+from sparkstorm.executor.retry_policy import RetryPolicy
+from sparkstorm.executor.runner import BasicRunner, FailedInput, Runner
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import describe_error, failure_of
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure
-from sparkstorm.model.topology import SYSTEM, TICK_STREAM
-from sparkstorm.model.tuples import Roots, Source, Tuple
+from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.savepoints import Begun
 from sparkstorm.replay.tasks.attributes import Attributes
 from sparkstorm.replay.tasks.column_runner import ReplayColumns
 from sparkstorm.replay.tasks.column_state import ColumnState
-from sparkstorm.settings import ComponentSettings
+from sparkstorm.tasks.task import Task, make_runner
+from sparkstorm.tasks.task_parts import Outputs
+from sparkstorm.tasks.ticks import TickSchedule
 from sparkstorm.windowing.watermarks import NEVER
-
-TICK = Source(SYSTEM, -1, TICK_STREAM, ("rate_secs",))
-
-
-class TickSchedule:
-    """Tick schedule of one task in virtual time."""
-
-    def __init__(self, conf: Mapping[str, Any], is_timed: bool) -> None:
-        self._every_ms = (ComponentSettings.of(conf).tick_ms or 0) if is_timed else 0
-        self._due_ms: int | None = None
-
-    def due_ms(self, first_ms: Roots) -> int | None:
-        """Return when the next tick is due, given the time of the next input; ticks start after the task's first input."""
-        if self._every_ms and self._due_ms is None:
-            assert isinstance(first_ms, int)
-            self._due_ms = (first_ms // self._every_ms + 1) * self._every_ms
-        return self._due_ms
-
-    def take(self) -> Tuple:
-        """Return the due tick and schedule the next one."""
-        assert self._due_ms is not None
-        tick = Tuple((self._every_ms // 1000,), self._due_ms, TICK)
-        self._due_ms += self._every_ms
-        return tick
-
 
 AnyBolt = Bolt | BasicBolt | WindowedBolt | TimedBolt
 _AT, _SOURCE = itemgetter(1), itemgetter(2)
@@ -129,69 +106,60 @@ class TaskMode:
     """Settings of a task for failing inputs and time."""
 
     is_timed: bool
-    skip_bad: bool
-    retries: int
+    policy: RetryPolicy
     is_keyed: bool = False  # inputs are executed and counted one by one: effects have keys
     columns: bool = False  # a ColumnBolt gets batches
+    tick_ms: int | None = None  # period of ticks, in a replay with times
+
+    @property
+    def skip_bad(self) -> bool:
+        """Return whether bad records are put aside: to find them, every value is checked."""
+        return self.policy.is_parking
 
 
-class ReplayTask:
+class ReplayTask(Task):
     """One task of any bolt, from prepare to cleanup."""
 
-    def __init__(self, bolt: AnyBolt, routes: Mapping[str, Route], codec: Codec, mode: TaskMode, ticks: TickSchedule) -> None:
+    def __init__(self, bolt: AnyBolt, outputs: Outputs, codec: Codec, mode: TaskMode) -> None:
+        is_basic = isinstance(bolt, BasicBolt)
+        kind = Emitter if is_basic else ClockedEmitter
+        emitter = kind(outputs.component, outputs.routes, mode.skip_bad)
+        emitter.lanes = outputs.lanes
+        state = _state(codec, mode) if isinstance(bolt, Stateful) else None
+        super().__init__(outputs.task, outputs.component, bolt, emitter, state)
         self.counts = Counts()
         self._dead: list[bytes] = []
-        self._bolt = bolt
         self._codec = codec
         self._mode = mode
-        self._ticks = ticks
-        is_basic = isinstance(bolt, BasicBolt)
-        self.emitter = (Emitter if is_basic else ClockedEmitter)("", routes, mode.skip_bad)
-        self.state = _state(codec, mode) if isinstance(bolt, Stateful) else None
+        self._ticks = TickSchedule(mode.tick_ms if mode.is_timed else None)
         self._one_by_one = (mode.is_timed and not is_basic) or mode.is_keyed
         self._woken = threading.Event()
         self._threads_before = threading.active_count()
         self._attributes = Attributes(bolt)
         self._reached_ms = 0  # time of the newest input: a failed one that is tried again sets `now_ms` back
         self._senders: set[tuple[int, str]] = set()
-        self._columns: ReplayColumns | None = None
-        self._stored_version = getattr(bolt, "state_version", 1)
 
     def resume(self, begun: Begun) -> None:
         """Continue the clocks of a checkpoint, before `prepare`; its state is loaded already."""
-        self._stored_version = begun.version
+        self.stored_version = begun.version
         for lane in self.emitter.lanes:
             lane.restore(begun.clocks.get((lane.stream, lane.subscriber), NEVER))
 
     def prepare(self, context: TopologyContext) -> None:
         """Make the runner and call the bolt's prepare and init_state; ReplayFailedError when they raise."""
-        self.task, self.component = context.task_id, context.component_id
-        self.emitter.component = self.component
         self.counts.prepared += 1
-        self._runner = self._make_runner()
+        self.runner = self._make_runner()
         try:
-            if isinstance(self._runner, ManualRunner):
-                self._runner.bolt.prepare(context.conf, context, self._runner)
-            else:
-                self._runner.bolt.prepare(context.conf, context)
-            if isinstance(self._bolt, Stateful) and self.state is not None:
-                if self._stored_version != self._bolt.state_version and len(self.state):
-                    self._bolt.migrate_state(self.state, self._stored_version)
-                self._bolt.init_state(self.state)
+            super().prepare(context)
         except (Exception, SystemExit) as error:  # user code
             raise ReplayFailedError(
                 f"component '{self.component}' (task {self.task}) could not be prepared: {describe_error(error)}"
             ) from error
         self._attributes.begin()
 
-    def _make_runner(self) -> Any:
-        if isinstance(self._bolt, BasicBolt):
-            collector = BasicCollector(self.emitter, self.task, self._report)
-            if isinstance(self._bolt, ColumnBolt) and self._mode.columns:
-                self._columns = ReplayColumns(self._bolt, self.emitter, self.state, collector)
-            return self._columns or BasicRunner(self._bolt, self.emitter, self.state, collector)
-        assert isinstance(self._bolt, Bolt)
-        return ManualRunner(self._bolt, self.emitter, self.state, self.task, self._report, self._woken.set)
+    def _make_runner(self) -> Runner:
+        columns = ReplayColumns if self._mode.columns else None
+        return make_runner(self.task, self.bolt, self.emitter, self.state, self._report, self._woken.set, columns)
 
     def now_ms(self) -> int:
         """Return the virtual time: that of the input or tick being executed."""
@@ -208,24 +176,25 @@ class ReplayTask:
     @property
     def takes_pieces(self) -> bool:
         """Return whether Arrow batches stay whole on their way to the bolt."""
-        return self._columns is not None
+        return isinstance(self.runner, ReplayColumns)
 
     @property
     def types(self) -> Mapping[str, Any]:
         """Return the Arrow types by field that a bolt of columns declares."""
-        return self._bolt.types if isinstance(self._bolt, ColumnBolt) else {}
+        return self.bolt.types if isinstance(self.bolt, ColumnBolt) else {}
 
     def run(self, rows: Sequence[Any]) -> None:
         """Execute rows, and pieces if it takes them, in this order, and the ticks that are due between them."""
         start, count = 0, len(rows)
         while start < count:
-            due_ms = self._ticks.due_ms(rows[start][1])
+            self._ticks.begin(rows[start][1])
+            due_ms = self._ticks.due_ms
             end = count if due_ms is None else bisect_left(rows, due_ms, lo=start, key=_AT)
-            if end > start:
+            if due_ms is not None and end == start:
+                self._tick(self._ticks.take(due_ms, due_ms))
+            else:
                 self._execute(rows[start:end] if end - start < count else rows)
                 start = end
-            else:
-                self._tick(self._ticks.take())
         self._reached_ms = max(self._reached_ms, _AT(rows[-1]))
 
     def note_sender(self, source: Source, senders: int = 1) -> None:
@@ -236,16 +205,16 @@ class ReplayTask:
 
     def end(self, is_open: bool = False) -> None:
         """End the task: wait for the bolt's own threads, then call cleanup."""
-        if isinstance(self._runner, ManualRunner):
-            self._wait_for_threads(self._runner)
-            self.counts.held = self._runner.held
+        if isinstance(self.runner, ManualRunner):
+            self._wait_for_threads(self.runner)
+            self.counts.held = self.runner.held
         self._attributes.look(0, is_last=True)
         self.counts.changed = int(bool(self._attributes.changed))
         if self.state is not None:
             self.counts.floats = self.state.count_of(float, Decimal)
             self.counts.scanned = self.state.scanned
         try:
-            self._bolt.cleanup()
+            self.bolt.cleanup()
         except (Exception, SystemExit) as error:  # user code
             self._report(failure_of(error))
 
@@ -293,23 +262,24 @@ class ReplayTask:
     def run_values(self, values: Iterator[tuple[Any, ...]], count: int, source: Source) -> None:
         """Execute the next `count` values of one source, in a replay without times."""
         some, mode = islice(values, count), self._mode
-        if mode.is_timed or mode.skip_bad or mode.is_keyed or not isinstance(self._runner, BasicRunner):
+        if mode.is_timed or mode.skip_bad or mode.is_keyed or not isinstance(self.runner, BasicRunner):
             while part := list(zip(islice(some, AT_ONCE), repeat(0), repeat(source), strict=False)):
                 self.run(part)
             return
-        for failed in self._runner.execute_values(some, source):
+        for failed in self.runner.execute_values(some, source):
             self._try_again(failed)
         self.counts.executed += count
         self._attributes.look(count)
 
     def _execute(self, rows: Sequence[Any]) -> None:
-        if self._columns is None:
+        columns = self.runner
+        if not isinstance(columns, ReplayColumns):
             self._execute_rows(rows)
             return
         for source, group in groupby(rows, key=_SOURCE):
             part = list(group)
             size, failed = count_rows(part), 0
-            for singles in [part] if source.stream == COMBINED_STREAM else self._columns.left_over(part):
+            for singles in [part] if source.stream == COMBINED_STREAM else columns.left_over(part):
                 failed += len(singles)
                 self._execute_rows(singles)
             self.counts.executed += size - failed
@@ -326,56 +296,55 @@ class ReplayTask:
                 self._try_again(failed)
             self.counts.executed += len(part)
             self._attributes.look(len(part))
-            if isinstance(self._runner, ManualRunner):
-                self._take_late(self._runner)
+            if isinstance(self.runner, ManualRunner):
+                self._take_late(self.runner)
             if self._mode.skip_bad or most > 1:  # strict: the emitter counts what one input emits, by what was not taken yet
                 self.take_emitted()
 
     def _run_part(self, part: Sequence[Any]) -> Iterable[FailedInput]:
-        if isinstance(self._runner, BasicRunner):
-            return [(Tuple(*part[place]), failure) for place, failure in self._runner.execute_rows(part)]
-        failed: Iterable[FailedInput] = self._runner.run(list(starmap(Tuple, part)))
+        if isinstance(self.runner, BasicRunner):
+            return [(Tuple(*part[place]), failure) for place, failure in self.runner.execute_rows(part)]
+        failed: Iterable[FailedInput] = self.runner.run(list(starmap(Tuple, part)))
         return failed
 
     def _tick(self, tick: Tuple) -> None:
         if isinstance(self.emitter, ClockedEmitter):
             self.emitter.at_ms = int(tick.roots)  # type: ignore[arg-type]
-        for _, failure in self._runner.run([tick]):
+        for _, failure in self.execute_tick(tick):
             self._report(failure)
-        self._runner.forget(tick)
 
     def _try_again(self, failed_input: FailedInput) -> None:
         """Try a failed input again, as live but at once: virtual time does not pass between two tries."""
         tup, failure = failed_input
         self.counts.failures += 1
-        for _ in range(self._mode.retries):
-            failed = self._runner.run([tup])
+        tries = 1
+        while self._mode.policy.wait_ms(tries) is not None:
+            failed = self.runner.run([tup])
             if not failed:
                 self.counts.recovered += 1
                 return
             failure = failed[0][1]
-        self._give_up(tup, failure)
+            tries += 1
+        self._require_parking("records", f"record {tup!r:.{_SHOWN_RECORD}}", tries, failure)
+        self.runner.forget(tup)
+        self._park(self._parked_as(tup), tries, failure)
 
-    def _give_up(self, tup: Tuple, failure: Failure) -> None:
-        tries = self._mode.retries + 1
-        if not self._mode.skip_bad:
-            record = f"{tup!r:.{_SHOWN_RECORD}}"
+    def _require_parking(self, kind: str, what: str, tries: int, failure: Failure) -> None:
+        """End the replay, unless its policy parks what keeps failing."""
+        if not self._mode.policy.is_parking:
             raise ReplayFailedError(
-                f"component '{self.component}' (task {self.task}) failed {tries} times on record "
-                f"{record}: {failure.text}; skip_bad puts such records aside"
+                f"component '{self.component}' (task {self.task}) failed {tries} times on {what}: {failure.text}; "
+                f"skip_bad puts such {kind} aside"
             )
-        self._runner.forget(tup)
-        self._put_aside(self._parked_as(tup), tries, failure)
 
     def _parked_as(self, tup: Tuple) -> Tuple:
         """Return the tuple to put aside for an input that keeps failing."""
         return tup
 
-    def _put_aside(self, tup: Tuple, tries: int, failure: Failure) -> None:
+    def _park(self, tup: Tuple, tries: int, failure: Failure) -> None:
         self.counts.parked += 1
         failure = replace(failure, component=self.component, task=self.task, time_ms=self.now_ms())
-        letter = DeadLetter(failure, tup.component, tup.task, tup.stream, tup.fields, tup.values, tries)
-        self._dead.append(letter.encode(self._codec))
+        self._dead.append(DeadLetter.of(tup, failure, tries).encode(self._codec))
 
     def _take_late(self, runner: ManualRunner) -> None:
         runner.take_posts()

@@ -13,19 +13,17 @@ from operator import itemgetter
 from typing import Any
 
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
-from sparkstorm.errors import ReplayFailedError
-from sparkstorm.executor.emitter import Route
 from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.executor.runner import BasicCollector, FailedInput
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.window_records import Due
-from sparkstorm.executor.windowed_runner import Patience
 from sparkstorm.model.topology import WATERMARK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.savepoints import Begun
 from sparkstorm.replay.tasks.arrival_order import FoldProbe, WatchedRunner
-from sparkstorm.replay.tasks.task import ClockedEmitter, ReplayTask, TaskMode, TickSchedule
+from sparkstorm.replay.tasks.task import ClockedEmitter, ReplayTask, TaskMode
+from sparkstorm.tasks.task_parts import Outputs
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.watermarks import END, NEVER, Channel, Watermarks
 
@@ -49,14 +47,13 @@ class WindowTask(ReplayTask):
     def __init__(
         self,
         bolt: WindowedBolt | TimedBolt,
-        routes: Mapping[str, Route],
+        outputs: Outputs,
         codec: Codec,
         mode: TaskMode,
-        ticks: TickSchedule,
         times: TimeInputs,
     ) -> None:
         self._timed: WatchedRunner
-        super().__init__(bolt, routes, codec, mode, ticks)
+        super().__init__(bolt, outputs, codec, mode)
         self._times = times
         self._store = MemoryState(codec, mode.skip_bad)
         self._marks = Watermarks(times.channels)
@@ -71,11 +68,10 @@ class WindowTask(ReplayTask):
         self.load_times(begun.windows)
 
     def _make_runner(self) -> Any:
-        assert isinstance(self._bolt, WindowedBolt | TimedBolt) and self.state is not None
+        assert isinstance(self.bolt, WindowedBolt | TimedBolt) and self.state is not None
         collector = BasicCollector(self.emitter, self.task, self._report)
-        patience = Patience(self._mode.retries, 0)
         self._timed = WatchedRunner(
-            self._bolt,
+            self.bolt,
             self._times.settings,
             self.emitter,
             self.state,
@@ -83,7 +79,7 @@ class WindowTask(ReplayTask):
             collector,
             self._times.find_source,
             self.now_ms,
-            patience,
+            self._mode.policy,
         )
         return self._timed
 
@@ -115,7 +111,7 @@ class WindowTask(ReplayTask):
         self._set_clock(at_ms)
         failure = self._timed.fire(due, watermark_ms)
         if failure is not None:
-            self._put_aside(what, 1, failure)
+            self._park(what, 1, failure)
 
     def kept_time(self) -> list[list[Any]]:
         """Return these entries with those of windows, timers and queues."""
@@ -188,12 +184,8 @@ class WindowTask(ReplayTask):
             self._timed.advance(low_ms, now_ms)
         given_up, self._timed.given_up = self._timed.given_up, []
         for what, tries, failure in given_up:
-            if not self._mode.skip_bad:
-                raise ReplayFailedError(
-                    f"component '{self.component}' (task {self.task}) failed {tries} times on {what!r}: "
-                    f"{failure.text}; skip_bad puts such windows aside"
-                )
-            self._put_aside(what, tries, failure)
+            self._require_parking("windows", repr(what), tries, failure)
+            self._park(what, tries, failure)
 
 
 def _is_mark(row: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from sparkstorm.executor.column_runner import ColumnRunner
 from sparkstorm.executor.emitter import Emitter
@@ -19,6 +20,7 @@ from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import WATERMARK_STREAM
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.recording.recorder import Recorder
+from sparkstorm.tasks.task import Task
 from sparkstorm.transport.base import entry_order
 from sparkstorm.transport.frames import Row
 from sparkstorm.worker.counting.loop_time import TaskTime
@@ -33,13 +35,14 @@ from sparkstorm.worker.tasks.pending_inputs import PendingInput
 from sparkstorm.worker.tasks.states import Expect
 
 
-class BoltTask:
+class BoltTask(Task):
     """One task of a bolt: its inbox, the open blocks that feed it, its held inputs and its runner."""
 
     def __init__(
         self,
         task: int,
         component: str,
+        bolt: Any,
         runner: Runner,
         emitter: Emitter,
         state: MemoryState | None,
@@ -48,14 +51,10 @@ class BoltTask:
         births: Births,
         feed: Feed,
     ) -> None:
-        self.task = task
-        self.component = component
+        super().__init__(task, component, bolt, emitter, state)
         self.runner = runner
-        self.emitter = emitter
-        self.state = state
         self.inbox = inbox
         self.feed = feed  # rows from tasks of this worker
-        self.state_version = self.stored_version = 1  # form of the state that this code writes, and of the journal's
         self.held: dict[str, PendingInput] = {}
         self.changed_held: dict[str, None] = {}
         self.released: list[str] = []
@@ -140,6 +139,11 @@ class BoltTask:
         self._all_births.note(self.oldest_ms)
 
     @property
+    def users_state(self) -> MemoryState | None:
+        """Return the state that user code works on: of a bolt with a thread, a copy."""
+        return self.state if self._thread is None or self._thread.state is None else self._thread.state
+
+    @property
     def has_thread(self) -> bool:
         """Return whether its inputs run on a thread of its own."""
         return self._thread is not None
@@ -162,10 +166,9 @@ class BoltTask:
         """Run a tick; returns why it failed. A tick needs no ack and does not outlive the call."""
         self.executed += 1
         epoch.rows += 1
-        failures = self.runner.run([tick])
+        failures = self.execute_tick(tick)
         for recorder in self.recorders:
             recorder.note([tick], failures)
-        self.runner.forget(tick)
         return [failure for _, failure in failures]
 
     def hold(self, held: PendingInput) -> None:

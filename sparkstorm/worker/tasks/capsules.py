@@ -48,9 +48,8 @@ class Capsules:
         if isinstance(bolt.runner, TimedRunner):
             tup = bolt.runner.as_letter(tup)
             window = bolt.runner.record_of(tup, self._plan.codec)
-        index, pairs = self._indexes[bolt.task], self._pairs(bolt, tup)
-        source = (tup.component, tup.task, tup.stream)
-        return DeadLetter(failure, *source, tup.fields, tup.values, attempts, index, pairs, self._conf, window)
+        met = {"index": self._indexes[bolt.task], "state": self._pairs(bolt, tup), "conf": self._conf, "window": window}
+        return DeadLetter.of(tup, failure, attempts, **met)
 
     @contextlib.contextmanager
     def noting(self, bolt: BoltTask) -> Iterator[None]:

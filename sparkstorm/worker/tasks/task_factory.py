@@ -16,19 +16,19 @@ from sparkstorm.api.hooks import WorkerContext, WorkerHook
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
-from sparkstorm.errors import SparkStormError, StoreInconsistentError, WorkerFailedError
-from sparkstorm.executor.column_runner import ColumnRunner
+from sparkstorm.errors import StoreInconsistentError, WorkerFailedError
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.event_time import InputWatermarks, OutputWatermarks, TaskEventTime
 from sparkstorm.executor.lazy_state import LazyState
 from sparkstorm.executor.manual_runner import ManualRunner
-from sparkstorm.executor.runner import BasicCollector, BasicRunner, ReportError, Runner, report_of
+from sparkstorm.executor.runner import BasicCollector, ReportError, Runner, report_of
 from sparkstorm.executor.sink_runner import LastEpoch, SinkRunner, SinkStore
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, preparing
-from sparkstorm.executor.windowed_runner import Patience, TimedRunner
+from sparkstorm.executor.user_traceback import USER_ERRORS, preparing
+from sparkstorm.executor.windowed_runner import TimedRunner
 from sparkstorm.model.topology import ACKER, MASTER
 from sparkstorm.recording.recorder import COMPONENTS, Recorder, Recording
+from sparkstorm.tasks.task import make_runner
 from sparkstorm.tasks.task_parts import LIVE_STREAMS, TaskParts
 from sparkstorm.transport.base import Claim, TaskRecord, Transport, entry_order
 from sparkstorm.transport.frames import MESSAGES, ROWS, SETTLED
@@ -211,7 +211,7 @@ class TaskFactory:
         )
 
     def _emitter(self, task: int, component: str) -> Emitter:
-        routes, lanes = self._parts.outputs(task, frozenset(self._plan.tasks), self._blocks.targets_of(component))
+        _, _, routes, lanes = self._parts.outputs(task, frozenset(self._plan.tasks), self._blocks.targets_of(component))
         hooks, is_strict = self._hooks_of[task], self._plan.is_strict or self._plan.is_careful
         emitter = hooked_emitter(component, routes, hooks) if hooks else Emitter(component, routes, is_strict)
         emitter.lanes = lanes
@@ -277,7 +277,8 @@ class TaskFactory:
             else:
                 runner = self._runner(bolt, emitter, state, times, task)
             births, feed = self._blocks.births(component), self._blocks.feeds[task]
-            made = BoltTask(task, component, runner, emitter, state, crew.inboxes[task], self._around.new_key, births, feed)
+            inbox, new_key = crew.inboxes[task], self._around.new_key
+            made = BoltTask(task, component, bolt, runner, emitter, state, inbox, new_key, births, feed)
             made.expect = expecting(self._plan.topology, component, bolt, state)
             crew.journals[task].lazy = state if isinstance(state, LazyState) else None
             made.hooks = self._hooks_of[task]
@@ -289,37 +290,13 @@ class TaskFactory:
             with reading(self._key("held", task)):
                 made.hold(decode_held(self._plan.codec, key, record.held[key], self.source, self._around.now_ms()))
         made.changed_held.clear()
-        context, conf = self._context(task, component), self._parts.conf(component)
+        context = self._context(task, component)
         if isinstance(bolt, TransactionalSink):
             context = replace(context, topology_id=self._origin)  # a hot deploy goes on with the epochs of its target
-        if isinstance(runner, ManualRunner):
-            runner.bolt.prepare(conf, context, runner)
-        elif isinstance(bolt, TransactionalSink):
-            bolt.open(conf, context)
-        else:
-            bolt.prepare(conf, context)  # type: ignore[call-arg]
-        if isinstance(bolt, Stateful) and state is not None:
-            thread = runner.bolt if isinstance(runner.bolt, ThreadedBolt) else None
-            own = state if thread is None or thread.state is None else thread.state
-            self._migrate(made, bolt, own, fields)
-            bolt.init_state(own)
+        if made.state is not None:
+            made.stored_version = next((each["v"] for each in reversed(fields) if "v" in each), 1)
+        made.prepare(context)
         return made
-
-    def _migrate(self, made: BoltTask, bolt: Stateful, state: Any, fields: list[dict[str, Any]]) -> None:
-        """Have a state of another version brought into the form of this code; the change is part of the first commit."""
-        made.state_version = bolt.state_version
-        made.stored_version = next((each["v"] for each in reversed(fields) if "v" in each), 1)
-        if made.stored_version == made.state_version or not len(state):
-            return
-        try:
-            bolt.migrate_state(state, made.stored_version)
-        except SparkStormError as error:
-            raise WorkerFailedError(f"component '{made.component}' (task {made.task}) cannot read its state: {error}") from error
-        except USER_ERRORS as error:
-            raise WorkerFailedError(
-                f"component '{made.component}' (task {made.task}): migrate_state raised on its state of version "
-                f"{made.stored_version}, this code reads version {made.state_version}: {describe_error(error)}"
-            ) from error
 
     def _key(self, part: str, task: int) -> str:
         """Name of a task's key in Redis (docs/keys.md)."""
@@ -339,9 +316,8 @@ class TaskFactory:
     ) -> TimedRunner:
         plan, around = self._plan, self._around
         settings = check_bolt(plan.topology, plan.topology.components[emitter.component], bolt, plan.conf)
-        patience = Patience(plan.delivery.retries, plan.delivery.back_off_ms)
         collector = BasicCollector(emitter, task, around.report_error)
-        return TimedRunner(bolt, settings, emitter, state, times, collector, self.source, around.now_ms, patience)
+        return TimedRunner(bolt, settings, emitter, state, times, collector, self.source, around.now_ms, plan.retry_policy)
 
     def _runner(self, bolt: Any, emitter: Emitter, state: MemoryState | None, times: MemoryState | None, task: int) -> Runner:
         around = self._around
@@ -352,12 +328,8 @@ class TaskFactory:
             bolt = ThreadedBolt(bolt, self._copy(state))
         if isinstance(bolt, ColumnBolt):
             self._blocks.expect_batches(emitter.component)
-            return ColumnRunner(bolt, emitter, state, BasicCollector(emitter, task, around.report_error))
-        if isinstance(bolt, BasicBolt):
-            return BasicRunner(bolt, emitter, state, BasicCollector(emitter, task, around.report_error))
-        return ManualRunner(
-            bolt, emitter, state, task, around.report_error, around.wake, is_answering=self._plan.delivery.is_exactly_once
-        )
+        is_answering = self._plan.delivery.is_exactly_once
+        return make_runner(task, bolt, emitter, state, around.report_error, around.wake, is_answering=is_answering)
 
     def _sink_runner(self, sink: TransactionalSink, component: str, fields: list[dict[str, Any]], kept: MemoryState) -> SinkRunner:
         last = LastEpoch(*next((each["e"] for each in reversed(fields) if "e" in each), (0, None)))

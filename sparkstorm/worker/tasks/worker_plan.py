@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from sparkstorm.executor.retry_policy import RetryPolicy
 from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.tasks import tasks_by_component
@@ -57,6 +58,11 @@ class WorkerPlan:
     def delivery(self) -> DeliverySettings:
         """The delivery guarantee and its retries."""
         return DeliverySettings.of(self.conf)
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """Return what becomes of failed inputs under exactly-once, and of failed windows and timers."""
+        return RetryPolicy(self.delivery.retries, self.delivery.back_off_ms)
 
     def component_settings(self, component: str) -> ComponentSettings:
         """Settings of one component, over those of the topology."""

@@ -23,11 +23,9 @@ from sparkstorm.worker.tasks.circuit_breaker import CircuitBreaker
 from sparkstorm.worker.tasks.pending_inputs import PendingInput
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
-_LONGEST_BACK_OFF_MS = 30_000
 
-
-class RetryPolicy:
-    """Decides per failed input; collects dead letters for the next commit."""
+class FailedInputs:
+    """Treats failed inputs by the RetryPolicy of their topology; collects dead letters for the next commit."""
 
     def __init__(
         self,
@@ -42,7 +40,8 @@ class RetryPolicy:
         self._count = count
         self._report = report
         self._now_ms = now_ms
-        self._delivery = plan.delivery
+        self._is_exactly_once = plan.delivery.is_exactly_once
+        self._policy = plan.retry_policy
         self._capsules = Capsules(plan)
         self.parked: list[bytes] = []
 
@@ -56,7 +55,7 @@ class RetryPolicy:
         failure = self._noted(bolt, failure, self._waited_ms(bolt))
         self._breaker.note_failed(bolt.component)
         self._capsules.write(bolt, tup, failure)
-        if self._delivery.is_exactly_once:
+        if self._is_exactly_once:
             self._retry_or_park(epoch, bolt, PendingInput(tup, 0, bolt.oldest_ms, bolt.new_key()), failure)
         else:
             self._fail(epoch, bolt, tup, failure)
@@ -65,7 +64,7 @@ class RetryPolicy:
         """A held input is due."""
         bolt.begin(held.born_ms)
         held.due_ms = None
-        is_last = held.attempts == self._delivery.retries
+        is_last = held.attempts == self._policy.retries
         self._breaker.note_try(bolt.component)
         with self._capsules.noting(bolt) if is_last else contextlib.nullcontext():
             failed = bolt.run(epoch, [held.tuple])
@@ -134,7 +133,7 @@ class RetryPolicy:
     def _take_late_failure(self, epoch: Epoch, bolt: BoltTask, held: PendingInput, failure: Failure) -> None:
         if not held.attempts:
             self._breaker.note_failed(bolt.component)
-        if self._delivery.is_exactly_once:
+        if self._is_exactly_once:
             self._retry_or_park(epoch, bolt, held, failure)
             return
         bolt.let_go(held.key)
@@ -143,14 +142,13 @@ class RetryPolicy:
     def _retry_or_park(self, epoch: Epoch, bolt: BoltTask, held: PendingInput, failure: Failure) -> None:
         held.attempts += 1
         held.failure = failure
-        if held.attempts > self._delivery.retries:
+        if (wait_ms := self._policy.wait_ms(held.attempts)) is None:
             if held.key in bolt.held:
                 bolt.let_go(held.key)
             self.park(epoch, bolt, held.tuple, held.attempts, failure)
             return
         self._count(bolt.task).retried += 1
-        back_off_ms = min(self._delivery.back_off_ms * 2 ** (held.attempts - 1), _LONGEST_BACK_OFF_MS)
-        held.due_ms = self._now_ms() + back_off_ms
+        held.due_ms = self._now_ms() + wait_ms
         bolt.hold(held)
 
     def _fail(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, failure: Failure) -> None:

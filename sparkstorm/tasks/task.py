@@ -1,0 +1,92 @@
+"""One task of a bolt around its user code, the same in every host: its runner, how it is prepared, its ticks.
+
+A host adds when the task runs, where its rows come from and go, and what becomes of its failures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sparkstorm.api.columns import ColumnBolt
+from sparkstorm.api.components import BasicBolt, Stateful
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.sinks import TransactionalSink
+from sparkstorm.errors import SparkStormError, WorkerFailedError
+from sparkstorm.executor.column_runner import ColumnRunner
+from sparkstorm.executor.emitter import Emitter
+from sparkstorm.executor.manual_runner import ManualRunner
+from sparkstorm.executor.runner import BasicCollector, BasicRunner, FailedInput, ReportError, Runner
+from sparkstorm.executor.state import MemoryState
+from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error
+from sparkstorm.model.tuples import Tuple
+
+
+class Task:
+    """One task of a bolt. A host sets `runner` before it calls `prepare`."""
+
+    runner: Runner
+
+    def __init__(self, task: int, component: str, bolt: Any, emitter: Emitter, state: MemoryState | None) -> None:
+        self.task = task
+        self.component = component
+        self.bolt = bolt
+        self.emitter = emitter
+        self.state = state
+        self.state_version = bolt.state_version if isinstance(bolt, Stateful) else 1  # form of the state that this code writes
+        self.stored_version = self.state_version  # and of the one that it was given
+
+    @property
+    def users_state(self) -> MemoryState | None:
+        """Return the state that user code works on."""
+        return self.state
+
+    def prepare(self, context: TopologyContext) -> None:
+        """Call the bolt's prepare, bring its state into the form of this code, and hand it over."""
+        if isinstance(self.runner, ManualRunner):
+            self.runner.bolt.prepare(context.conf, context, self.runner)
+        elif isinstance(self.bolt, TransactionalSink):
+            self.bolt.open(context.conf, context)
+        else:
+            self.bolt.prepare(context.conf, context)
+        state = self.users_state
+        if isinstance(self.bolt, Stateful) and state is not None:
+            if self.stored_version != self.state_version and len(state):
+                self._migrate(self.bolt, state)
+            self.bolt.init_state(state)
+
+    def _migrate(self, bolt: Stateful, state: MemoryState) -> None:
+        """Have a state of another version brought into the form of this code; live, the change is part of the first commit."""
+        where = f"component '{self.component}' (task {self.task})"
+        try:
+            bolt.migrate_state(state, self.stored_version)
+        except SparkStormError as error:
+            raise WorkerFailedError(f"{where} cannot read its state: {error}") from error
+        except USER_ERRORS as error:
+            raise WorkerFailedError(
+                f"{where}: migrate_state raised on its state of version {self.stored_version}, "
+                f"this code reads version {self.state_version}: {describe_error(error)}"
+            ) from error
+
+    def execute_tick(self, tick: Tuple) -> list[FailedInput]:
+        """Execute a tick; return it if it failed. A tick needs no ack and does not outlive the call."""
+        failed = self.runner.run([tick])
+        self.runner.forget(tick)
+        return failed
+
+
+def make_runner(
+    task: int,
+    bolt: Any,
+    emitter: Emitter,
+    state: MemoryState | None,
+    report: ReportError,
+    wake: Callable[[], None],
+    columns: type[ColumnRunner] | None = ColumnRunner,
+    is_answering: bool = False,
+) -> Runner:
+    """Return the runner of a bolt without windows and timers; `columns` is that of a ColumnBolt which takes batches."""
+    if isinstance(bolt, BasicBolt):
+        kind = columns if columns is not None and isinstance(bolt, ColumnBolt) else BasicRunner
+        return kind(bolt, emitter, state, BasicCollector(emitter, task, report))
+    return ManualRunner(bolt, emitter, state, task, report, wake, is_answering)
