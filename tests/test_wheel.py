@@ -259,6 +259,40 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(distributions: dic
 
 
 @pytest.mark.slow
+def test_the_pure_wheel_installs_everywhere_and_has_the_twins_alone(distributions: dict[str, Path], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(distributions["sdist"])]
+    settings = {**os.environ, "SPARKSTORM_CORE": "none", "CC": "no-compiler-here"}
+    done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = tmp_path.glob("*-py3-none-any.whl")
+    made = install(wheel, tmp_path, "sparkstorm")
+    said = made.say("python", "-c", "from sparkstorm.model import compiled; print(compiled.description)", folder=tmp_path)
+    assert said.startswith("plain Python (the compiled core was not built")
+
+
+@pytest.mark.slow
+def test_a_release_s_wheel_is_not_built_without_a_compiler(distributions: dict[str, Path], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(distributions["sdist"])]
+    settings = {**os.environ, "SPARKSTORM_CORE": "required", "CC": "no-compiler-here"}
+    done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode != 0 and "no-compiler-here" in done.stdout + done.stderr
+    assert not list(tmp_path.glob("*.whl"))
+
+
+@pytest.mark.slow
+def test_the_cores_own_tests_pass_against_the_installed_wheel(distributions: dict[str, Path], tmp_path: Path) -> None:
+    made = install(distributions["wheel"], tmp_path, "sparkstorm", "pytest", "hypothesis")
+    if not list(made.packages.glob("sparkstorm/model/_core.*.so")):
+        pytest.skip("no C compiler or no Python headers on this machine")
+    (tmp_path / "tests" / "executor").mkdir(parents=True)
+    (tmp_path / "tests" / "executor" / "test_compiled.py").write_bytes((ROOT / "tests/executor/test_compiled.py").read_bytes())
+    chosen = ["-k", "not says_its_version"]
+    options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "--import-mode=importlib"]
+    said = made.say("python", "-m", "pytest", *options, *chosen, "tests/executor/test_compiled.py", folder=tmp_path)
+    assert "passed" in said and "skipped" not in said
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["wheel", "sdist"])
 def test_every_module_is_imported_with_the_required_packages_alone(
     kind: str, distributions: dict[str, Path], tmp_path: Path
