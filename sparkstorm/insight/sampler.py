@@ -7,10 +7,24 @@ last records.
 
 from __future__ import annotations
 
+import itertools
+import pickle
+import threading
+import zlib
+from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
-from sparkstorm.insight.records import ClusterView, TopologyView, Window
+from sparkstorm.errors import InvalidConfigError, NotAliveError, SparkStormError, StoreUnavailableError
+from sparkstorm.insight.cluster_views import cluster_view, stale
+from sparkstorm.insight.health import Look
+from sparkstorm.insight.history import History
+from sparkstorm.insight.reading import Reading, Source, TopologyReading
+from sparkstorm.insight.records import WINDOWS_S, ClusterView, TopologyView, Window
+from sparkstorm.insight.ring import COARSE, Ring
+from sparkstorm.insight.topology_views import topology_view
+from sparkstorm.worker.progress import merge
 
 
 class ReadModel(Protocol):
@@ -43,3 +57,159 @@ class ReadModel(Protocol):
 
         With subscribers it samples each second, without any every 10 s.
         """
+
+
+PERIOD_MS = 1_000
+IDLE_PERIOD_MS = 10_000
+"""Without subscribers; the ring of the last 24 hours goes on, so that charts have no holes."""
+_JUDGED_MS = 10_000
+"""Time over which the health of a topology is judged, once it has been sampled for so long."""
+_MOST_LOOKS = 12
+
+
+class Sampler:
+    """`ReadModel` of one source: it reads once for all who look, keeps 24 hours, and bears stores that are away.
+
+    While Redis is away, topologies keep their last counts and say why (`problem`); while ZooKeeper is, the whole cluster is
+    marked stale.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._lock = threading.Lock()
+        self._histories: dict[str, History] = {}
+        self._looks: dict[str, deque[tuple[int, Look]]] = {}
+        self._views: dict[str, TopologyView] = {}
+        self._cluster: ClusterView | None = None
+        self._kept = Ring[bytes](COARSE)
+        self._subscribers: dict[int, Callable[[], None]] = {}
+        self._number = 0
+        self._failure = ""
+
+    # -- sampling ------------------------------------------------------------------------------
+
+    def step(self) -> int:
+        """Read once; return in how many milliseconds to call again."""
+        try:
+            reading = self._source.read()
+        except SparkStormError as error:
+            self._note_away(error)
+        else:
+            self._take(reading)
+        for wake in [*self._subscribers.values()]:
+            wake()
+        return PERIOD_MS if self._subscribers else IDLE_PERIOD_MS
+
+    def _note_away(self, error: SparkStormError) -> None:
+        with self._lock:
+            self._failure = str(error)
+            if self._cluster is not None:
+                self._number += 1
+                since_ms = self._cluster.stale_since_ms or self._cluster.time_ms
+                self._cluster = replace(stale(self._cluster, since_ms, str(error)), number=self._number)
+
+    def _take(self, reading: Reading) -> None:
+        views = {}
+        for topology_id, each in reading.topologies.items():
+            history = self._histories.get(topology_id)
+            if history is None:
+                history = self._histories[topology_id] = History(each.outline, each.base.launch_ms)
+            views[topology_id] = self._view(each, history, reading.time_ms)
+        for gone in self._histories.keys() - views.keys():
+            del self._histories[gone]
+            self._looks.pop(gone, None)
+        with self._lock:
+            self._number += 1
+            self._views = dict(sorted(views.items()))
+            self._cluster = cluster_view(reading, self._views, self._number)
+            kept = (self._cluster, self._views)
+        self._kept.add(reading.time_ms, zlib.compress(pickle.dumps(kept, pickle.HIGHEST_PROTOCOL), 1))
+
+    def _view(self, reading: TopologyReading, history: History, now_ms: int) -> TopologyView:
+        looks = self._looks.setdefault(reading.base.topology_id, deque(maxlen=_MOST_LOOKS))
+        look = reading.look
+        if look is not None:
+            merged = merge(look.progress.values())
+            history.add(now_ms, look.progress, merged, look.backlog_by_task)
+            looks.append((now_ms, look))
+        last_ms, last = looks[-1] if looks else (now_ms, Look({}, {}))
+        former = [(at_ms, each) for at_ms, each in looks if at_ms < last_ms]
+        within = [each for at_ms, each in former if last_ms - at_ms <= _JUDGED_MS]
+        before = within[0] if within else former[-1][1] if former else None
+        view = topology_view(reading, before, last, history, last_ms)
+        return replace(view, problem=reading.problem) if look is None else view
+
+    # -- looking -------------------------------------------------------------------------------
+
+    def cluster(self) -> ClusterView:
+        """Return the cluster as it was read last; StoreUnavailableError before the first reading."""
+        with self._lock:
+            if self._cluster is None:
+                raise StoreUnavailableError(self._failure or "the cluster has not been read yet: try again in a second")
+            return self._cluster
+
+    def topology(self, name: str) -> TopologyView:
+        """Return a topology by name or id; NotAliveError names those there are."""
+        views = self._views
+        found = views.get(name) or next((each for each in views.values() if each.name == name), None)
+        if found is None:
+            known = ", ".join(each.name for each in views.values())
+            raise NotAliveError(f"topology {name:.80} is not alive; {f'there are {known}' if known else 'no topology runs here'}")
+        return found
+
+    def at(self, time_ms: int) -> tuple[ClusterView, dict[str, TopologyView]]:
+        """Return cluster and topologies (by id) as of a moment of the last 24 hours, or just before."""
+        found = self._kept.before(time_ms) or self._kept.oldest()
+        if found is None:
+            return self.cluster(), dict(self._views)
+        cluster, views = pickle.loads(zlib.decompress(found[1]))  # our own bytes, never left this process
+        return cluster, views
+
+    def moments(self) -> list[int]:
+        """Return the times for which `at` has records of their own, oldest first."""
+        return self._kept.times()
+
+    def series(self, name: str, component: str | None = None, window: str = "10m") -> dict[str, list[float | None]]:
+        """Return time series for charts; see `ReadModel`."""
+        view = self.topology(name)
+        check_window(window)
+        if component is not None:
+            check_component(view, component)
+        return self._histories[view.id].series(component, window)
+
+    def task_window(self, name: str, task: int, window: str) -> Window:
+        """Return one window of one task."""
+        view = self.topology(name)
+        check_window(window)
+        return self._histories[view.id].grown(window).task(task)
+
+    def subscribe(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` after each sample, from the sampler's thread; return what ends that."""
+        key = next(_KEYS)
+        self._subscribers[key] = wake
+
+        def end() -> None:
+            self._subscribers.pop(key, None)
+
+        return end
+
+    @property
+    def has_subscribers(self) -> bool:
+        """Return whether anybody waits for samples."""
+        return bool(self._subscribers)
+
+
+_KEYS = itertools.count()
+
+
+def check_window(window: str) -> None:
+    """Raise InvalidConfigError when there is no such window."""
+    if window not in WINDOWS_S:
+        raise InvalidConfigError(f"window: expected one of {', '.join(WINDOWS_S)}, got {window!r:.40}")
+
+
+def check_component(view: TopologyView, component: str) -> None:
+    """Raise NotAliveError when a topology has no such component."""
+    if component not in view.components:
+        known = ", ".join(name for name in view.components if not name.startswith("__"))
+        raise NotAliveError(f"topology {view.name} has no component {component!r:.80}, only {known}")

@@ -19,6 +19,7 @@ from sparkstorm.blobs.store import BlobStore
 from sparkstorm.blobs.topology_code import pack_topology
 from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT, Seeds
+from sparkstorm.client.readings import StoreSource
 from sparkstorm.cluster.base import StateStore
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
@@ -35,7 +36,7 @@ from sparkstorm.scheduling.per_topology import chosen_scheduler
 from sparkstorm.supervisor.local import MemoryDisk
 from sparkstorm.testing.components import FeederSpout
 from sparkstorm.testing.in_process_worker import MakeTransport
-from sparkstorm.testing.local_topology import LocalTopology
+from sparkstorm.testing.local_topology import LocalTopology, MomentReader
 from sparkstorm.testing.sim_data import DataPlane
 from sparkstorm.testing.sim_slot import KEY, Duty, SimNode, SimSlot
 from sparkstorm.testing.simulation import Simulation
@@ -409,6 +410,14 @@ class LocalCluster:
     def dead_letters(self) -> list[DeadLetter]:
         """Inputs that were given up, with their causes."""
         return [letter for topology in self._topologies() for letter in topology.dead_letters()]
+
+    def source(self, is_read_only: bool = False) -> StoreSource:
+        """Return what a sampler (`insight.Sampler`) reads this cluster from."""
+        clock = self.simulation.clock
+        return StoreSource(self.storm_state, self.service, self._reader, self.slot_conf, clock, is_read_only)
+
+    def _reader(self, topology_id: str) -> MomentReader:
+        return MomentReader(self.data_plane.of(topology_id).store)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

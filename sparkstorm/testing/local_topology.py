@@ -27,6 +27,14 @@ _GAUGES = {"component", "token", "is_exhausted", "is_waiting", "total", "done"}
 _SUMMED = [field.name for field in fields(TaskCounts) if field.name not in _GAUGES]
 
 
+class MomentReader(LocalReader):
+    """Reader for a sampler: between two steps of a simulation nothing is committed."""
+
+    def progress_and_backlog(self) -> tuple[dict[str, bytes], dict[int, int]]:
+        """Return both as of one moment."""
+        return self.progress(), self.backlog()
+
+
 class LocalTopology:
     """View of one topology of a simulated cluster."""
 

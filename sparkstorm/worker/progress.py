@@ -19,7 +19,7 @@ MOST_CAUSES = 64  # of one worker; it writes them with every commit
 OTHER_CAUSES = Cause("(other components)", "other causes", "")
 _FEWEST_COUNTS = 16  # in the record of one task; older versions lack the last ones
 _PER_OCTAVE = 8  # latency buckets per doubling: 9 % wide
-_BUCKETS = 20 * _PER_OCTAVE
+BUCKETS = 20 * _PER_OCTAVE  # the last one
 
 
 @dataclass(slots=True)
@@ -175,7 +175,12 @@ def _counts(values: list[Any]) -> TaskCounts:
 
 def latency_bucket(latency_ms: int) -> int:
     """Bucket of a latency: logarithmic, 9 % wide."""
-    return min(_BUCKETS, int(math.log2(latency_ms + 1) * _PER_OCTAVE)) if latency_ms > 0 else 0
+    return min(BUCKETS, int(math.log2(latency_ms + 1) * _PER_OCTAVE)) if latency_ms > 0 else 0
+
+
+def bucket_bound_ms(bucket: int) -> float:
+    """Return the upper bound of a bucket, which is the lower one of the next."""
+    return float(2 ** ((bucket + 1) / _PER_OCTAVE) - 1)
 
 
 def percentile_ms(buckets: Mapping[int, int], share: float) -> float | None:
@@ -185,7 +190,7 @@ def percentile_ms(buckets: Mapping[int, int], share: float) -> float | None:
     for bucket in sorted(buckets):
         seen += buckets[bucket]
         if seen >= share * total:
-            return float(2 ** ((bucket + 1) / _PER_OCTAVE) - 1)
+            return bucket_bound_ms(bucket)
     return None
 
 

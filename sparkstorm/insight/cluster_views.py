@@ -1,0 +1,153 @@
+"""Records of a cluster from a reading and the records of its topologies. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from sparkstorm.insight.reading import Reading
+from sparkstorm.insight.records import (
+    COUNTS,
+    WINDOWS_S,
+    ClusterView,
+    Counts,
+    DriverView,
+    HostView,
+    NodeView,
+    RequestView,
+    SlotView,
+    StoreView,
+    TopologyView,
+    Window,
+)
+from sparkstorm.insight.topology_views import topology_line
+from sparkstorm.model.assignment import SupervisorInfo, WorkerSlot
+from sparkstorm.model.names import counted
+from sparkstorm.model.requests import OutcomeState
+
+_MEMORY, _CPU = "supervisor.memory.capacity.mb", "supervisor.cpu.capacity"
+
+
+def cluster_view(reading: Reading, topologies: Mapping[str, TopologyView], number: int) -> ClusterView:
+    """Return the records of the cluster."""
+    lines = {topology_id: topology_line(view) for topology_id, view in sorted(topologies.items())}
+    hosts = _hosts(reading, topologies)
+    away = next((view.problem for view in topologies.values() if view.problem), "")
+    leading = reading.leader.driver.id if reading.leader and reading.leader.driver else ""
+    drivers = {
+        each.id: DriverView(each.id, each.number, each.host, each.pid, each.since_ms, each.id == leading)
+        for each in reading.drivers
+    }
+    return ClusterView(
+        time_ms=reading.time_ms,
+        number=number,
+        sentence=_sentence(reading, topologies, away),
+        is_well=all(each.is_well for each in lines.values()) and not away and not reading.problems,
+        stale_since_ms=None,
+        stale_reason="",
+        drivers=drivers,
+        leader=next((each.host for each in drivers.values() if each.is_leader), reading.leader.owner if reading.leader else None),
+        slots=sum(len(each.slots) for each in hosts.values()),
+        slots_used=sum(each.slots_used for each in hosts.values()),
+        executors=sum(each.executors for each in lines.values()),
+        tasks=sum(each.tasks for each in lines.values()),
+        windows={name: _added([view.windows[name] for view in topologies.values()]) for name in WINDOWS_S},
+        topologies=lines,
+        hosts=hosts,
+        store=StoreView(not away, away, None, None, None),
+        problems=dict(sorted(reading.problems.items())),
+        requests=_requests(reading),
+        is_read_only=reading.is_read_only,
+    )
+
+
+def stale(view: ClusterView, since_ms: int, reason: str) -> ClusterView:
+    """Return the last records with a mark that they are old."""
+    return replace(view, stale_since_ms=since_ms, stale_reason=reason, is_well=False)
+
+
+def _sentence(reading: Reading, topologies: Mapping[str, TopologyView], away: str) -> str:
+    if away:
+        return f"Redis does not answer, counts are those of before: {away}"
+    if not topologies:
+        return "No topology runs here."
+    ill = [view for _, view in sorted(topologies.items()) if not view.is_well]
+    counts = counted(len(topologies), "topology", "topologies")
+    if ill:
+        return f"{len(ill)} of {counts} need attention: {ill[0].sentence}."
+    if reading.problems:
+        about, sentences = next(iter(sorted(reading.problems.items())))
+        return f"{about}: {sentences[0]}"
+    return f"{counts} keep up." if len(topologies) > 1 else f"{next(iter(topologies.values())).sentence}."
+
+
+def _added(windows: Iterable[Window]) -> Window:
+    found = list(windows)
+    seconds = max((each.seconds for each in found), default=0.0)
+    counts = Counts(*(sum(getattr(each.counts, name) for each in found) for name in COUNTS))
+    if not seconds:
+        return Window(0.0, counts)
+
+    def rate(name: str) -> float:
+        return sum(getattr(each, name) or 0.0 for each in found)
+
+    return Window(
+        seconds,
+        counts,
+        rate("emitted_per_s"),
+        rate("executed_per_s"),
+        rate("acked_per_s"),
+        rate("failed_per_s"),
+        max((each.busy for each in found if each.busy is not None), default=None),
+    )
+
+
+def _hosts(reading: Reading, topologies: Mapping[str, TopologyView]) -> dict[str, HostView]:
+    workers = {slot: worker for view in topologies.values() for slot, worker in view.workers.items()}
+    found = {}
+    for host in sorted({each.host for each in reading.supervisors} | {*reading.host_marks}):
+        nodes = sorted((each for each in reading.supervisors if each.host == host), key=lambda each: each.supervisor_id)
+        slots = []
+        for node in nodes:
+            for port in sorted(node.ports):
+                worker = workers.get(str(WorkerSlot(node.supervisor_id, port)))
+                loop = worker.loop if worker else {}
+                busy = sum(loop[name] for name in ("busy", "commit", "read")) if loop else None
+                slots.append(
+                    SlotView(
+                        str(WorkerSlot(node.supervisor_id, port)),
+                        port,
+                        worker.topology_id if worker else None,
+                        worker.state if worker else None,
+                        busy,
+                    )
+                )
+        mark = reading.host_marks.get(host)
+        found[host] = HostView(
+            host,
+            {node.supervisor_id: _node(node, slots) for node in nodes},
+            None if mark is None else "drained" if mark.is_drained else "excluded",
+            mark.reason if mark else "",
+            next((each.store_problem for each in nodes if each.store_problem), ""),
+            tuple(slots),
+            sum(each.topology_id is not None for each in slots),
+        )
+    return found
+
+
+def _node(node: SupervisorInfo, slots: list[SlotView]) -> NodeView:
+    used = sum(each.topology_id is not None and WorkerSlot.parse(each.slot).node == node.supervisor_id for each in slots)
+    memory, cpu = node.resources.get(_MEMORY), node.resources.get(_CPU)
+    return NodeView(node.supervisor_id, node.host, node.uptime_ms, node.time_ms, len(node.ports), used, memory, cpu, None, None)
+
+
+def _requests(reading: Reading) -> tuple[RequestView, ...]:
+    found = []
+    for request, outcome in reading.requests:
+        state = "open" if outcome is None else str(outcome.state)
+        step = outcome.step if outcome else ""
+        error = outcome.error if outcome and outcome.state is not OutcomeState.ACCEPTED else ""
+        found.append(
+            RequestView(request.id, str(request.kind), request.subject, request.client, request.created_ms, state, step, error)
+        )
+    return tuple(found)

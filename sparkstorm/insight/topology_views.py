@@ -1,0 +1,301 @@
+"""Records of one topology from a reading and its history. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sparkstorm.insight.audit import audit
+from sparkstorm.insight.health import Health, Look, examine
+from sparkstorm.insight.history import Grown, History
+from sparkstorm.insight.reading import TopologyReading
+from sparkstorm.insight.records import (
+    ALL,
+    COUNTS,
+    WINDOWS_S,
+    ComponentView,
+    Counts,
+    CulpritView,
+    EdgeView,
+    ErrorView,
+    FailureView,
+    InputView,
+    TaskView,
+    TopologyLine,
+    TopologyView,
+    WorkerView,
+)
+from sparkstorm.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
+from sparkstorm.model.failure import Failure
+from sparkstorm.model.task_beats import TaskBeat, gather
+from sparkstorm.worker.counting.loop_time import STATES
+from sparkstorm.worker.progress import Progress, TaskCounts, merge
+
+RECENT = "1m"
+NO_HEARTBEAT = "no heartbeat"
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What the records of one topology are made from."""
+
+    reading: TopologyReading
+    look: Look
+    merged: Progress
+    beats: Mapping[int, TaskBeat]
+    slots: Mapping[int, tuple[ExecutorId, WorkerSlot]]
+    grown: Mapping[str, Grown]  # by window
+    now_ms: int
+
+    def host(self, slot: WorkerSlot | None) -> str | None:
+        """Return the host of a slot."""
+        assignment = self.reading.assignment
+        return assignment.host_by_node.get(slot.node) if assignment and slot else None
+
+
+def topology_view(reading: TopologyReading, before: Look | None, look: Look, history: History, now_ms: int) -> TopologyView:
+    """Return the records of a topology; `before` is an earlier look, from which its health is judged."""
+    parts = _parts(reading, look, history, now_ms)
+    base, merged = reading.base, parts.merged
+    given = len(set(reading.assignment.slot_by_executor.values())) if reading.assignment else 0
+    health = examine(base.name, before or _begin(look), look, reading.workers_wanted, given, reading.problems)
+    tasks = {task: _task(parts, task) for task in history.tasks}
+    components = {name: _component(parts, name, tasks, health) for name in history.components}
+    users = [each for name, each in components.items() if not name.startswith("__")]
+    spouts = [each for each in users if each.kind == "spout"]
+    windows = {name: grown.topology() for name, grown in parts.grown.items()}
+    pending = sum(each.pending for each in spouts)
+    waits = any(counts.is_waiting for counts in merged.counts_by_task.values())
+    is_settled = not pending and not waits and not any(look.backlog_by_task.values())
+    reported = {counts.component for counts in merged.counts_by_task.values()}
+    is_exhausted = bool(spouts) and all(each.is_exhausted and each.id in reported for each in spouts)
+    total = sum(each.total or 0 for each in spouts)
+    return TopologyView(
+        id=base.topology_id,
+        name=base.name,
+        status=str(base.status),
+        paused=base.paused,
+        owner=base.owner,
+        launch_ms=base.launch_ms,
+        sentence=health.sentence,
+        is_well=health.is_well,
+        culprits=tuple(CulpritView(str(each.fault), each.component, each.sentence) for each in health.culprits),
+        problems=reading.problems,
+        workers_wanted=reading.workers_wanted,
+        workers_given=given,
+        executors=len(reading.assignment.slot_by_executor) if reading.assignment else 0,
+        counts=_topology_counts(users, spouts),
+        windows=windows,
+        pending=pending,
+        held=sum(each.held for each in users),
+        backlog_bytes=sum(look.backlog_by_task.values()),
+        dead_letters=reading.dead_letters,
+        total=total or None,
+        done=sum(each.done or 0 for each in spouts) if total else None,
+        is_settled=is_settled,
+        is_drained=is_settled and is_exhausted,
+        failures=_failures(merged),
+        components=components,
+        edges=_edges(parts, history),
+        workers=_workers(parts),
+        latency_buckets=dict(sorted(merged.latency_buckets.items())),
+        complete=windows[ALL].complete,
+        conf=reading.conf,
+        read_ms=now_ms,
+    )
+
+
+def topology_line(view: TopologyView) -> TopologyLine:
+    """Return a topology as it is listed."""
+    recent = view.windows[RECENT]
+    users = [each for name, each in view.components.items() if not name.startswith("__")]
+    slowest = max(users, key=lambda each: each.windows[RECENT].busy or 0.0, default=None)
+    return TopologyLine(
+        id=view.id,
+        name=view.name,
+        status=view.status,
+        owner=view.owner,
+        launch_ms=view.launch_ms,
+        sentence=view.sentence,
+        is_well=view.is_well,
+        emitted_per_s=recent.emitted_per_s,
+        executed_per_s=recent.executed_per_s,
+        p99_ms=recent.complete.p99_ms,
+        busy=recent.busy,
+        slowest=slowest.id if slowest is not None and slowest.windows[RECENT].busy else None,
+        pending=view.pending,
+        backlog_bytes=view.backlog_bytes,
+        dead_letters=view.dead_letters,
+        workers=view.workers_given,
+        executors=view.executors,
+        tasks=sum(len(each.tasks) for each in view.components.values()),
+    )
+
+
+def _begin(look: Look) -> Look:
+    """Return a look at the moment when each worker's record began, for a first judgement."""
+    return Look({owner: Progress(now_ms=each.started_ms) for owner, each in look.progress.items()}, {})
+
+
+def _parts(reading: TopologyReading, look: Look, history: History, now_ms: int) -> _Parts:
+    table = reading.outline.component_by_task
+    beats = gather(reading.base.topology_id, None, reading.beats, table, now_ms)
+    placed = reading.assignment.slot_by_executor if reading.assignment else {}
+    slots = {task: (executor, slot) for executor, slot in placed.items() for task in executor.tasks}
+    grown = {name: history.grown(name) for name in WINDOWS_S}
+    return _Parts(reading, look, merge(look.progress.values()), beats.by_task, slots, grown, now_ms)
+
+
+def _counts(counts: TaskCounts | None) -> Counts:
+    return Counts(*(getattr(counts, name) for name in COUNTS)) if counts is not None else Counts()
+
+
+def _sum(of: list[Counts]) -> Counts:
+    return Counts(*(sum(getattr(each, name) for each in of) for name in COUNTS))
+
+
+def _topology_counts(users: list[ComponentView], spouts: list[ComponentView]) -> Counts:
+    """Return the sums over user components, with acked and failed of spouts: whole trees."""
+    total, trees = _sum([each.counts for each in users]), _sum([each.counts for each in spouts])
+    values = {name: getattr(trees if name in ("acked", "failed") else total, name) for name in COUNTS}
+    return Counts(**values)
+
+
+def _task(parts: _Parts, task: int) -> TaskView:
+    counts, beat = parts.merged.counts_by_task.get(task), parts.beats.get(task)
+    executor, slot = parts.slots.get(task, (None, None))
+    recent = parts.grown[RECENT].task(task)
+    is_here = beat is not None and beat.slot == slot
+    is_dead = slot is not None and slot in parts.reading.dead
+    state = None if slot is None else "DEAD" if is_dead else beat.state if is_here and beat else NO_HEARTBEAT
+    return TaskView(
+        task=task,
+        component=parts.reading.outline.component_by_task[task],
+        executor=str(executor or ExecutorId(task, task)),
+        slot=str(slot) if slot else None,
+        host=parts.host(slot),
+        state=state,
+        uptime_ms=beat.uptime_ms if beat and is_here else None,
+        counts=_counts(counts),
+        pending=counts.pending if counts else 0,
+        held=counts.held if counts else 0,
+        is_exhausted=counts.is_exhausted if counts else False,
+        backlog_bytes=parts.look.backlog_by_task.get(task, 0),
+        queued=beat.queued if beat else None,
+        queued_ms=beat.queued_ms if beat else None,
+        emitted_per_s=recent.emitted_per_s,
+        executed_per_s=recent.executed_per_s,
+        busy=recent.busy,
+        paused=recent.paused,
+        execute_us=beat.execute_us if beat else {},
+        process_us=beat.process_us if beat else {},
+        last_error=beat.last_error if beat else "",
+        last_error_ms=beat.last_error_ms or None if beat else None,
+    )
+
+
+def _component(parts: _Parts, name: str, all_tasks: Mapping[int, TaskView], health: Health) -> ComponentView:
+    outline = parts.reading.outline.components[name]
+    tasks = {task: each for task, each in all_tasks.items() if each.component == name}
+    counts = [each for each in parts.merged.counts_by_task.values() if each.component == name]
+    is_spout = outline.kind == "spout"
+    queued = [each.queued for each in tasks.values() if each.queued is not None]
+    ages = [each.queued_ms for each in tasks.values() if each.queued_ms is not None]
+    total = sum(each.total for each in counts) if is_spout else 0
+    return ComponentView(
+        id=name,
+        kind=outline.kind,
+        executors=len({each.executor for each in tasks.values()}),
+        tasks=tasks,
+        inputs=tuple(InputView(each.component, each.stream, each.grouping, each.fields) for each in outline.inputs),
+        streams=dict(sorted(outline.streams.items())),
+        has_state=bool(outline.state_backend),
+        counts=_sum([each.counts for each in tasks.values()]),
+        windows={window: grown.component(name, is_spout) for window, grown in parts.grown.items()},
+        pending=sum(each.pending for each in tasks.values()),
+        held=sum(each.held for each in tasks.values()),
+        backlog_bytes=sum(each.backlog_bytes for each in tasks.values()),
+        queued=sum(queued) if queued else None,
+        queued_ms=max(ages, default=None),
+        execute_us=max((each.execute_us for each in tasks.values()), key=lambda each: each.get("p99", -1.0), default={}),
+        process_us=max((each.process_us for each in tasks.values()), key=lambda each: each.get("p99", -1.0), default={}),
+        total=total or None,
+        done=sum(each.done for each in counts) if total else None,
+        is_exhausted=is_spout and len(counts) == len(tasks) and all(each.is_exhausted for each in counts),
+        faults=tuple(dict.fromkeys(str(each.fault) for each in health.culprits if each.component == name)),
+        last_error=next((_error(each) for each in parts.reading.errors if each.component == name), None),
+    )
+
+
+def _error(failure: Failure) -> ErrorView:
+    return ErrorView(
+        failure.component, failure.task, failure.host, failure.worker, failure.time_ms, failure.text, failure.traceback
+    )
+
+
+def _failures(merged: Progress) -> tuple[FailureView, ...]:
+    found = [FailureView(cause.component, cause.error, cause.place, count) for cause, count in merged.failures.items()]
+    return tuple(sorted(found, key=lambda each: (-each.count, each.component, each.error, each.place)))
+
+
+def _edges(parts: _Parts, history: History) -> dict[str, EdgeView]:
+    audited = {(each.sender, each.stream, each.receiver): each for each in audit(parts.merged, parts.look.backlog_by_task)}
+    rates = {window: grown.sent_per_s() for window, grown in parts.grown.items()}
+    found = {}
+    for edge in history.edges:
+        sender, stream, receiver = edge
+        flow, each = parts.merged.edges.get(edge), audited.get(edge)
+        inputs = parts.reading.outline.components[receiver].inputs
+        grouping = next(one for one in inputs if (one.component, one.stream) == (sender, stream))
+        found["/".join(edge)] = EdgeView(
+            sender,
+            stream,
+            receiver,
+            grouping.grouping,
+            grouping.fields,
+            flow.sent if flow else 0,
+            flow.consumed if flow else 0,
+            each.waiting if each else 0,
+            flow.entries if flow else 0,
+            flow.bytes if flow else 0,
+            {window: rate[edge] for window, rate in rates.items()},
+            each.fault if each else "",
+        )
+    return found
+
+
+def _workers(parts: _Parts) -> dict[str, WorkerView]:
+    beats = {WorkerSlot(each.node, each.port): each for each in parts.reading.beats}
+    placed = parts.reading.assignment.executors_by_slot() if parts.reading.assignment else {}
+    return {str(slot): _worker(parts, slot, executors, beats.get(slot)) for slot, executors in placed.items()}
+
+
+def _worker(parts: _Parts, slot: WorkerSlot, executors: list[ExecutorId], beat: WorkerBeat | None) -> WorkerView:
+    table, own = parts.reading.outline.component_by_task, parts.look.progress.get(str(slot))
+    tasks: dict[str, int] = {}
+    for task in (task for executor in executors for task in executor.tasks):
+        tasks[table[task]] = tasks.get(table[task], 0) + 1
+    recent = parts.grown[RECENT].loop(str(slot))
+    spent, seconds = sum(recent[0]) if recent else 0, parts.grown[RECENT].seconds
+    state = "DEAD" if slot in parts.reading.dead else beat.state if beat else NO_HEARTBEAT
+    figures = {name: value for name, value in (beat.stats if beat else {}).items() if type(value) is int}
+    return WorkerView(
+        slot=str(slot),
+        host=parts.host(slot),
+        topology_id=parts.reading.base.topology_id,
+        state=state,
+        pid=beat.pid or None if beat else None,
+        start_ms=beat.start_ms or None if beat else None,
+        beat_ms=beat.time_ms if beat else None,
+        executors=tuple(map(str, executors)),
+        tasks=dict(sorted(tasks.items())),
+        memory_mb=figures.get("memory_mb"),
+        cpu_percent=figures.get("cpu_percent"),
+        deaths=figures.get("deaths", 0),
+        loop={name: us / spent for name, us in zip(STATES, recent[0], strict=True)} if recent and spent else {},
+        loop_us=dict(zip(STATES, own.loop_us, strict=True)) if own else {},
+        commits=own.commits if own else 0,
+        commit_bytes=own.commit_bytes if own else 0,
+        commits_per_s=recent[1] / seconds if recent and seconds else None,
+        message=beat.message if beat else "",
+    )
