@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from sparkstorm.clock import Clock
 from sparkstorm.executor.pieces import count_rows
-from sparkstorm.transport.base import entry_order
 from sparkstorm.transport.frames import Row
 from sparkstorm.worker.backpressure import Backpressure
 from sparkstorm.worker.counting.loop_time import BACKLOG, INACTIVE
@@ -66,7 +65,6 @@ class BoltTurns:
         """Run rows of this worker's own tasks, unless older ones lie in the stream."""
         did = False
         if bolt.feed and not bolt.is_behind:
-            bolt.sent_ms = None
             for block, rows in bolt.feed.take(_ROWS_PER_BATCH if bolt.takes_batches else most):
                 flow, count = self._flow(bolt, block.component, block.stream), count_rows(rows) if block.has_pieces else len(rows)
                 flow.sent += count
@@ -78,8 +76,8 @@ class BoltTurns:
     def run_chunk(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
         """Run the next rows of an entry, `rows` at the most, and consume them."""
         stop = min(chunk.done + rows, chunk.total)
-        bolt.sent_ms = chunk.sent_ms
-        self._execute(epoch, bolt, chunk.part(chunk.done, stop), chunk.oldest_ms, chunk.is_batch)
+        rows_here = chunk.part(chunk.done, stop)
+        self._execute(epoch, bolt, rows_here, chunk.oldest_ms, chunk.is_batch, chunk.sent_ms)
         self.consume(epoch, bolt, chunk, stop - chunk.done)
 
     def consume(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
@@ -87,22 +85,27 @@ class BoltTurns:
         if not chunk.is_replayed:  # a dead letter was consumed before it was given up
             source = chunk.rows[0][2]
             self._flow(bolt, source.component, source.stream).consumed += rows
-        bolt.inbox.consume(chunk, rows)
+        bolt.consume(chunk, rows, self._origin)
         epoch.consume(chunk.take_ended(), chunk.edge)
-        is_done = chunk.done == chunk.total and entry_order(chunk.entry) > bolt.caught_up_at
-        if is_done and bolt.spilled and chunk.origin == self._origin:
-            bolt.spilled -= 1
 
-    def _execute(self, epoch: Epoch, bolt: BoltTask, rows: Sequence[Row], oldest_ms: int, may_have_pieces: bool) -> None:
-        bolt.begin(oldest_ms)
-        bolt.began_us, sent_bytes, held = self._clock.now_us(), epoch.bytes, len(bolt.held)
+    def _execute(
+        self,
+        epoch: Epoch,
+        bolt: BoltTask,
+        rows: Sequence[Row],
+        oldest_ms: int,
+        may_have_pieces: bool,
+        sent_ms: int | None = None,
+    ) -> None:
+        bolt.begin_rows(oldest_ms, sent_ms, self._clock.now_us())
+        sent_bytes, held = epoch.bytes, len(bolt.held)
         for tup, failure in bolt.execute(epoch, rows, may_have_pieces):
             self._failures.settle(epoch, bolt, tup, failure)
         self.finish(epoch, bolt)
         took_us, count = self._clock.now_us() - bolt.began_us, count_rows(rows) if may_have_pieces else len(rows)
-        bolt.spent.busy_us += took_us
         self._meters.of(bolt.task).add(count, took_us, min(count, max(0, len(bolt.held) - held)))
-        bolt.pace = self._budget.pace(bolt.pace, count, took_us // 1000, _ROWS_PER_TURN, epoch.bytes - sent_bytes)
+        pace = self._budget.pace(bolt.pace, count, took_us // 1000, _ROWS_PER_TURN, epoch.bytes - sent_bytes)
+        bolt.end_rows(took_us, pace)
 
     def _flow(self, bolt: BoltTask, component: str, stream: str) -> EdgeCounts:
         flow = bolt.flow_by_channel.get((component, stream))

@@ -77,12 +77,7 @@ class CommitBuilder:
         if epoch.is_tracking:
             self._tell_ackers(epoch, commit)
         for inbox in self._crew.inboxes.values():
-            if inbox.moved:
-                commit.cursors[inbox.task] = inbox.cursor
-                if inbox.drained:
-                    commit.drained_bytes[inbox.task] = inbox.drained
-                commit.consumed_bytes += inbox.consumed
-                inbox.moved, inbox.drained, inbox.consumed = False, 0, 0
+            inbox.take_progress(commit)
         self._write_journals(commit)
 
     def _send(self, epoch: Epoch, commit: Commit, block: OpenBlock) -> None:
@@ -101,7 +96,7 @@ class CommitBuilder:
         flow.entries += entries
         block.rows.clear()
         if block.target.is_local:
-            self._crew.bolts[task].spilled += entries
+            self._crew.bolts[task].spill(entries)
 
     def _require_bounded(self, block: OpenBlock, commit: Commit, size: int) -> None:
         """An epoch ends long before it is so large, unless one input made all this: the store would hang up."""
@@ -258,8 +253,8 @@ class CommitBuilder:
             delta = _changed(bolt.state, "s", "d") | _changed_times(bolt)
             if isinstance(bolt.runner, SinkRunner):
                 delta |= bolt.runner.take_news()
-            if delta and bolt.stored_version != bolt.state_version:
-                delta["v"] = bolt.stored_version = bolt.state_version
+            if delta:
+                delta |= bolt.take_version()
             journals[task].write(commit, delta, partial(_whole_of_bolt, bolt))
 
 

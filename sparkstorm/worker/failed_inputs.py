@@ -71,8 +71,7 @@ class FailedInputs:
         if failed:
             self._retry_or_park(epoch, bolt, held, self._noted(bolt, failed[0][1], self._held_ms(held)))
         elif not any(held.tuple is t for t in bolt.runner.unfinished([held.tuple])):
-            bolt.let_go(held.key)
-            bolt.done_since.append(held.since_us)
+            bolt.finish(held.key)
             epoch.let_go(held.tuple.roots, held.edge)
 
     def take_late(self, epoch: Epoch, bolt: BoltTask) -> None:
@@ -82,11 +81,7 @@ class FailedInputs:
         failures, runner.late_failures = runner.late_failures, []
         bolt.hooks.settled_late(acks, failures)
         for tup in acks:
-            key = bolt.held_key(tup)
-            if key is not None:
-                held = bolt.let_go(key)
-                bolt.acked += 1
-                bolt.done_since.append(held.since_us)
+            if (held := bolt.finish_late(tup)) is not None:
                 epoch.let_go(tup.roots, held.edge)
         for tup, failure in failures:
             key = bolt.held_key(tup)

@@ -72,7 +72,7 @@ class Sinks:
             runner.prepare()
         except RefusedRows as refusal:
             for tup, reason in refusal.rows:
-                bolt.acked -= 1  # it was counted when it was written
+                bolt.take_back_done()
                 self._failures.park(epoch, bolt, tup, 1, Failure(FailureKind.FAILED, reason))
             runner.prepare()
 

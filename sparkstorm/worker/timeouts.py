@@ -61,20 +61,18 @@ class Timeouts:
         if not self._is_tracking or now_ms < self._next_ms:
             return
         self._next_ms = now_ms + self._every_ms
-        late = [s for s in self._crew.spouts.values() if self._is_late(s.pending.oldest_emit_ms, now_ms)]
+        late_spouts = [s for s in self._crew.spouts.values() if self._is_late(s.pending.oldest_emit_ms, now_ms)]
         must_rotate = now_ms - self._rotated_ms >= self._timeout_ms and self._has_entries
-        if not late and not must_rotate:
+        if not late_spouts and not must_rotate:
             return
         # what falls out of the last bucket was put two timeouts ago or more
         old_ms = now_ms - 2 * self._timeout_ms
-        floors = [s.pending.oldest_emit_ms or 0 for s in late] + [old_ms] * must_rotate
+        floors = [s.pending.oldest_emit_ms or 0 for s in late_spouts] + [old_ms] * must_rotate
         low_ms = self._transport.oldest_waiting_ms(self._told, min(floors))
-        for spout in late:
+        for spout in late_spouts:
             failure = self._timed_out(spout)
-            late_roots = spout.pending.expire(now_ms, self._timeout_ms, low_ms, failure)
-            spout.failed += len(late_roots)
-            if late_roots:
-                self._report(replace(failure, time_ms=now_ms), len(late_roots))
+            if late := spout.expire(now_ms, self._timeout_ms, low_ms, failure):
+                self._report(replace(failure, time_ms=now_ms), late)
         if must_rotate and (low_ms is None or low_ms > old_ms):
             self._rotated_ms = now_ms
             for acker in self._crew.ackers.values():

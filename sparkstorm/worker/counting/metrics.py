@@ -57,16 +57,18 @@ class Tally:
         if latencies_ms:
             self._progress.add_latencies(latencies_ms)
         for counts, spout in self._spouts:
-            counts.acked, spout.acked = counts.acked + spout.acked, 0
-            counts.failed, spout.failed = counts.failed + spout.failed, 0
+            acked, failed = spout.take_counts()
+            counts.acked += acked
+            counts.failed += failed
             counts.pending, counts.is_exhausted = len(spout.pending), spout.is_exhausted and spout.has_said_all
             counts.total, counts.done = spout.extent()
             if spout.spent.has_news:
                 counts.add_times(*spout.spent.take(now_us))
         for counts, bolt in self._bolts:
-            counts.executed, bolt.executed = counts.executed + bolt.executed, 0
-            counts.acked, bolt.acked = counts.acked + bolt.acked, 0
-            counts.replayed, bolt.inbox.replayed = counts.replayed + bolt.inbox.replayed, 0
+            executed, acked, replayed = bolt.take_counts()
+            counts.executed += executed
+            counts.acked += acked
+            counts.replayed += replayed
             counts.is_waiting = bolt.is_waiting
             counts.held = max(0, len(bolt.held) - len(bolt.retries)) if bolt.held else 0
             if bolt.time is not None and bolt.time.timing is not None:

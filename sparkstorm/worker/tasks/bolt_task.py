@@ -138,6 +138,21 @@ class BoltTask(Task):
         self.oldest_ms = min(self.oldest_ms or oldest_ms, oldest_ms)
         self._all_births.note(self.oldest_ms)
 
+    def begin_rows(self, oldest_ms: int, sent_ms: int | None, now_us: int) -> None:
+        """Rows with this oldest root, of an entry sent then or (None) of this worker, run from now on."""
+        self.begin(oldest_ms)
+        self.sent_ms = sent_ms
+        self.began_us = now_us
+
+    def end_rows(self, took_us: int, pace: int) -> None:
+        """Take note of the time that they took, and how many to run next time."""
+        self.spent.busy_us += took_us
+        self.pace = pace
+
+    def set_paused(self, is_paused: bool) -> None:
+        """Rest, or go on: the circuit breaker says so."""
+        self.is_paused = is_paused
+
     @property
     def users_state(self) -> MemoryState | None:
         """Return the state that user code works on: of a bolt with a thread, a copy."""
@@ -191,6 +206,24 @@ class BoltTask(Task):
             self.released.append(key)
         return held
 
+    def finish(self, key: str) -> PendingInput:
+        """Let go of a held input that is done."""
+        held = self.let_go(key)
+        self.done_since.append(held.since_us)
+        return held
+
+    def finish_late(self, tup: Tuple) -> PendingInput | None:
+        """Let go of a held input that was acked since; None when it is not held any more."""
+        key = self.held_key(tup)
+        if key is None:
+            return None
+        self.acked += 1
+        return self.finish(key)
+
+    def take_back_done(self) -> None:
+        """Count an input as not done after all: a sink has refused what was written for it."""
+        self.acked -= 1
+
     def held_key(self, tup: Tuple) -> str | None:
         """The key under which this input is held."""
         return self._held_by_tuple.get(id(tup))
@@ -211,6 +244,34 @@ class BoltTask(Task):
             return None
         self.inbox.take_controls()
         return self.inbox.chunks[0] if self.inbox.chunks else None
+
+    def consume(self, chunk: Chunk, rows: int, origin: int) -> None:
+        """Mark the next rows of its oldest entry as done; `origin` names this process in the entries that it has written."""
+        self.inbox.consume(chunk, rows)
+        is_done = chunk.done == chunk.total and entry_order(chunk.entry) > self.caught_up_at
+        if is_done and self.spilled and chunk.origin == origin:
+            self.spilled -= 1
+
+    def spill(self, entries: int) -> None:
+        """Take note that rows of this worker's own tasks go into its stream, as so many entries."""
+        self.spilled += entries
+
+    def settle(self) -> None:
+        """Take note of a successful commit."""
+        self.oldest_ms = 0
+
+    def take_counts(self) -> tuple[int, int, int]:
+        """Return the numbers of inputs executed, of those done, and of dead letters put back, since the last call."""
+        taken = self.executed, self.acked, self.inbox.take_replayed()
+        self.executed = self.acked = 0
+        return taken
+
+    def take_version(self) -> dict[str, Any]:
+        """Return the journal's field of the version in which its state is written, when that has changed."""
+        if self.stored_version == self.state_version:
+            return {}
+        self.stored_version = self.state_version
+        return {"v": self.stored_version}
 
     @property
     def is_behind(self) -> bool:

@@ -91,7 +91,7 @@ class CircuitBreaker:
             each.failed = each.given_up = 0
             each.sentence = ""
             for bolt, _ in each.bolts:
-                bolt.is_paused = False
+                bolt.set_paused(False)
 
     def note_try(self, component: str) -> None:
         """Count a try after the first one."""
@@ -116,7 +116,7 @@ class CircuitBreaker:
 
     def _open(self, each: _Component, failure: Failure) -> None:
         for bolt, _ in each.bolts:
-            bolt.is_paused = True
+            bolt.set_paused(True)
         self._is_open = True
         each.sentence = (
             f"bolt '{failure.component}' is paused: most of its inputs fail, and {each.given_up:,} were given up, the last by "

@@ -15,7 +15,7 @@ from sparkstorm.executor.pieces import part_of
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport import frames
-from sparkstorm.transport.base import START, Cursor, Entry
+from sparkstorm.transport.base import START, Commit, Cursor, Entry
 from sparkstorm.transport.frames import AckerMessages, Ends, Frame, RootRuns, Row, RowFrame, SettledRoots
 
 FindSource = Callable[[int, str], Source]
@@ -154,6 +154,21 @@ class Inbox:
         self.cursor = Cursor(chunk.entry, 0)
         self.drained += chunk.size
         self.replayed += chunk.total if chunk.is_replayed else 0
+
+    def take_progress(self, commit: Commit) -> None:
+        """Write into a commit what was consumed since the last one."""
+        if not self.moved:
+            return
+        commit.cursors[self.task] = self.cursor
+        if self.drained:
+            commit.drained_bytes[self.task] = self.drained
+        commit.consumed_bytes += self.consumed
+        self.moved, self.drained, self.consumed = False, 0, 0
+
+    def take_replayed(self) -> int:
+        """Return the number of rows of dead letters consumed since the last call."""
+        replayed, self.replayed = self.replayed, 0
+        return replayed
 
     def take_controls(self) -> list[AckerMessages | SettledRoots]:
         """All acker messages or verdicts at the head, consumed at once."""

@@ -244,6 +244,18 @@ class SpoutTask:
             self.failed += self.pending.settle((), (root,), now_ms, failure).failed
         return done.latencies_ms
 
+    def expire(self, now_ms: int, timeout_ms: int, low_ms: int | None, failure: Failure) -> int:
+        """Fail trees that are too old; return how many."""
+        late = len(self.pending.expire(now_ms, timeout_ms, low_ms, failure))
+        self.failed += late
+        return late
+
+    def take_counts(self) -> tuple[int, int]:
+        """Return the numbers of trees that were acked and that failed since the last call."""
+        taken = self.acked, self.failed
+        self.acked = self.failed = 0
+        return taken
+
     def next_due_ms(self, now_ms: int, rested_ms: int, is_active: bool) -> float | None:
         """Return when to tell user code of messages that have ended, or ask it for more: at `rested_ms` if its wait is over."""
         if self.has_callbacks:

@@ -84,7 +84,7 @@ class TaskSet:
     def settle(self) -> None:
         """Take note of a successful commit."""
         for bolt in self.bolts.values():
-            bolt.oldest_ms = 0
+            bolt.settle()
         self.blocks.settle()
         for recorder in self.recorders:
             recorder.settle()
