@@ -52,7 +52,7 @@ class Route:
         "multis",
         "targets",
         "direct_rows",
-        "direct_lanes",
+        "direct_outputs",
         "is_direct",
         "subscriptions",
         "_codec",
@@ -66,28 +66,28 @@ class Route:
         self.multis: list[PickMany] = []
         self.targets: list[Target] = []
         self.direct_rows: dict[int, Rows] = {}
-        self.direct_lanes: dict[int, OutputClock] = {}
+        self.direct_outputs: dict[int, OutputClock] = {}
         self.is_direct = is_direct
         self.subscriptions: list[Subscription] = []
         self._codec = codec
 
     def subscribe(
-        self, grouping: Grouping, targets: Sequence[Target], task: int, seed: int, lane: OutputClock | None = None
+        self, grouping: Grouping, targets: Sequence[Target], task: int, seed: int, output: OutputClock | None = None
     ) -> None:
-        """Add one subscriber component; with a `lane`, one that receives watermarks."""
+        """Add one subscriber component; with an `output`, one that receives watermarks."""
         self.targets += targets
         positions = [self.source.position(f) for f in grouping.fields]
-        has_clock = lane is not None and lane.clock is not None
+        has_clock = output is not None and output.clock is not None
         self.subscriptions.append(Subscription(grouping, positions, targets, seed, has_clock))
         if grouping.kind == "direct":
             self.direct_rows.update((t.task, t.rows) for t in targets)
-            self.direct_lanes.update((t.task, lane) for t in targets if lane is not None)
+            self.direct_outputs.update((t.task, output) for t in targets if output is not None)
         elif is_single(grouping):
             picker = pick_one(grouping, positions, targets, seed)
-            self.singles.append(picker if lane is None else lane.one(picker))
+            self.singles.append(picker if output is None else output.one(picker))
         else:
             several = pick_many(grouping, task, targets)
-            self.multis.append(several if lane is None else lane.many(several))
+            self.multis.append(several if output is None else output.many(several))
         is_plain = self.source.stream != BAD_STREAM  # whose rows are counted
         self.pick = self.singles[0] if is_plain and len(self.singles) == 1 and not self.multis else None
 
@@ -123,7 +123,7 @@ class Route:
 class Emitter:
     """A task's output streams; `roots` is what new rows descend from."""
 
-    __slots__ = ("renewed", "routes", "log", "unread", "roots", "is_strict", "component", "spreads", "lanes")
+    __slots__ = ("renewed", "routes", "log", "unread", "roots", "is_strict", "component", "spreads", "timed_outputs")
     takes_pieces = True  # False where something has to see every emitted row
     roots_slot = "roots"  # where the compiled core reads them
 
@@ -136,7 +136,7 @@ class Emitter:
         self.spreads: list[tuple[int, int, int, int]] = []
         self.roots: Roots = 0
         self.renewed: list[Roots] = []  # of inputs whose time-out a bolt has reset
-        self.lanes: Sequence[OutputClock] = ()  # ways to subscribers that are told about time
+        self.timed_outputs: Sequence[OutputClock] = ()  # ways to subscribers that are told about time
         self.is_strict = is_strict  # check every value, not only those of unusual types
 
     def emit(self, values: Any, stream: str = "default") -> None:
@@ -177,8 +177,8 @@ class Emitter:
             raise self._no_route(stream)
         rows = self._direct_rows(route, task)
         values = route.checked(values)
-        if task in route.direct_lanes:
-            rows = route.direct_lanes[task].divert(rows, values)
+        if task in route.direct_outputs:
+            rows = route.direct_outputs[task].divert(rows, values)
         rows.append((values, self.roots, route.source))
         self.log.append(rows)
 
@@ -202,8 +202,8 @@ class Emitter:
 
     def take_counts(self) -> tuple[int, int, int]:
         """(emitted, transferred, emitted to the stream `bad`) since the last call; what was emitted can no longer be taken back."""
-        for lane in self.lanes:
-            lane.settle(self.log)
+        for output in self.timed_outputs:
+            output.settle(self.log)
         emitted = transferred = len(self.log)
         bad = 0
         for _, more_emitted, more_transferred, more_bad in self.spreads:
@@ -230,8 +230,8 @@ class Emitter:
             log.pop().pop()
         while self.spreads and self.spreads[-1][0] >= mark:
             self.spreads.pop()
-        for lane in self.lanes:
-            lane.recount()
+        for output in self.timed_outputs:
+            output.recount()
 
     def _direct_rows(self, route: Route, task: int) -> Rows:
         rows = route.direct_rows.get(task)
@@ -290,7 +290,7 @@ def build_routes(
     tasks_of: Mapping[str, Sequence[int]],
     codec: Codec,
     seed: int,
-    lanes: Mapping[tuple[str, str], OutputClock],
+    timed_outputs: Mapping[tuple[str, str], OutputClock],
     make_target: MakeTarget,
 ) -> dict[str, Route]:
     """Routes of a task by stream, with a row list for every target task of every subscriber."""
@@ -298,7 +298,7 @@ def build_routes(
     for name, stream in topology.components[component].streams.items():
         route = routes[name] = Route(Source(component, task, name, stream.fields), codec, stream.direct)
         for subscriber, grouping in topology.subscribers(component, name):
-            lane = lanes.get((name, subscriber))
-            targets = lane.targets if lane else [make_target(name, t) for t in tasks_of.get(subscriber, ())]
-            route.subscribe(grouping, targets, task, seed, lane)
+            output = timed_outputs.get((name, subscriber))
+            targets = output.targets if output else [make_target(name, t) for t in tasks_of.get(subscriber, ())]
+            route.subscribe(grouping, targets, task, seed, output)
     return routes

@@ -15,30 +15,30 @@ from sparkstorm.windowing.watermarks import IDLE, NEVER, Channel, Watermarks
 class OutputWatermarks:
     """Watermarks that one task sends."""
 
-    def __init__(self, times: MemoryState, lanes: Sequence[OutputClock]) -> None:
+    def __init__(self, times: MemoryState, timed_outputs: Sequence[OutputClock]) -> None:
         self._times = times
-        self.lanes = lanes
+        self.timed_outputs = timed_outputs
         self.has_ended = False
-        for lane in lanes:
-            lane.restore(times.get(("h", lane.stream, lane.subscriber), NEVER))
+        for output in timed_outputs:
+            output.restore(times.get(("h", output.stream, output.subscriber), NEVER))
 
     def put_marks(self, low_ms: int, may_have: Callable[[Target], bool], now_ms: int | None = None) -> bool:
         """Send new watermarks; `low_ms` is the task's own watermark, if it uses event time."""
         did = False
-        for lane in self.lanes:
-            did |= lane.put_marks(low_ms, self.has_ended, may_have, now_ms)
+        for output in self.timed_outputs:
+            did |= output.put_marks(low_ms, self.has_ended, may_have, now_ms)
         return did
 
     def next_idle_ms(self) -> int | None:
         """Return when an idle output must send a watermark."""
-        return min((lane.idle_at_ms for lane in self.lanes if lane.idle_at_ms is not None), default=None)
+        return min((output.idle_at_ms for output in self.timed_outputs if output.idle_at_ms is not None), default=None)
 
     def save(self) -> None:
         """Put the clocks that have moved into the store."""
-        for lane in self.lanes:
-            place = ("h", lane.stream, lane.subscriber)
-            if lane.clock is not None and lane.clock.newest_ms > self._times.get(place, NEVER):
-                self._times.put(place, lane.clock.newest_ms)
+        for output in self.timed_outputs:
+            place = ("h", output.stream, output.subscriber)
+            if output.clock is not None and output.clock.newest_ms > self._times.get(place, NEVER):
+                self._times.put(place, output.clock.newest_ms)
 
 
 class InputWatermarks:

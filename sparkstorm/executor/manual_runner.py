@@ -55,7 +55,7 @@ class ManualRunner:
         self.late_failures: list[FailedInput] = []
         self.held = 0  # inputs so far that were open when their execute had returned
 
-    def run(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
+    def execute_tuples(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Execute every tuple; return the inputs that raised or were failed in this run."""
         failures: list[FailedInput] = []
         for tup in tuples:

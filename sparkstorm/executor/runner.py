@@ -28,7 +28,7 @@ class Runner(Protocol):
     late_acks: list[Tuple]
     late_failures: list[FailedInput]
 
-    def run(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
+    def execute_tuples(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Execute every tuple; a failed one leaves no trace but its entry in the result."""
 
     def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
@@ -144,7 +144,7 @@ class BasicRunner:
         self.late_acks: list[Tuple] = []  # of inputs from earlier epochs; basic bolts never have any
         self.late_failures: list[FailedInput] = []
 
-    def run(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
+    def execute_tuples(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Execute every tuple; a failed one leaves no trace but its entry in the result."""
         failures = self.execute_rows([(tup.values, tup.roots, tup.source) for tup in tuples])
         return [(tuples[place], failure) for place, failure in failures]

@@ -59,7 +59,7 @@ class SinkRunner:
         self._rows = 0
         self._due_ms = 0
 
-    def run(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
+    def execute_tuples(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Write every tuple; a failed one leaves no trace but its entry in the result."""
         failures: list[FailedInput] = []
         if not self._is_open:

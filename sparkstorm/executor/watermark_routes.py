@@ -70,7 +70,7 @@ class TimePlan:
         return found
 
 
-def add_lanes(
+def add_timed_outputs(
     plan: TimePlan,
     topology: Topology,
     component: str,
@@ -78,8 +78,8 @@ def add_lanes(
     tasks_of: Mapping[str, Sequence[int]],
     make_target: MakeTarget,
 ) -> dict[tuple[str, str], OutputClock]:
-    """The lanes of a task by stream and subscriber, before its routes are built."""
-    lanes: dict[tuple[str, str], OutputClock] = {}
+    """The timed outputs of a task by stream and subscriber, before its routes are built."""
+    timed_outputs: dict[tuple[str, str], OutputClock] = {}
     marks: dict[int, Target] = {}
     mark_source = Source(component, task, WATERMARK_STREAM, MARK_FIELDS)
     for stream in topology.components[component].streams:
@@ -87,24 +87,24 @@ def add_lanes(
             targets = [make_target(stream, t) for t in tasks_of.get(subscriber, ())]
             for target in targets:
                 marks.setdefault(target.task, make_target(WATERMARK_STREAM, target.task))
-            lane = lanes[stream, subscriber] = OutputClock(stream, subscriber, targets, marks, mark_source)
+            output = timed_outputs[stream, subscriber] = OutputClock(stream, subscriber, targets, marks, mark_source)
             settings = plan.settings.get(subscriber)
             if settings is not None and settings.is_event_time:
                 source = Source(component, task, stream, topology.components[component].streams[stream].fields)
-                lane.watch(settings, source, [make_target(LATE_PREFIX + stream, target.task) for target in targets])
-    return lanes
+                output.watch(settings, source, [make_target(LATE_PREFIX + stream, target.task) for target in targets])
+    return timed_outputs
 
 
 def add_routes(
-    routes: dict[str, Route], lanes: Mapping[tuple[str, str], OutputClock], component: str, task: int, codec: Codec
+    routes: dict[str, Route], timed_outputs: Mapping[tuple[str, str], OutputClock], component: str, task: int, codec: Codec
 ) -> None:
     """Ways for late rows, then for marks, behind those for rows: in this order they leave."""
-    for (stream, subscriber), lane in lanes.items():
-        if lane.late:
+    for (stream, subscriber), output in timed_outputs.items():
+        if output.late:
             source = Source(component, task, stream, routes[stream].source.fields, is_late=True)
             route = routes[f"{source.channel}/{subscriber}"] = Route(source, codec, is_direct=True)
-            route.targets = lane.late
-    if lanes:
-        lane = next(iter(lanes.values()))
-        route = routes[WATERMARK_STREAM] = Route(lane.mark_source, codec, is_direct=True)
-        route.targets = list(lane.marks.values())
+            route.targets = output.late
+    if timed_outputs:
+        output = next(iter(timed_outputs.values()))
+        route = routes[WATERMARK_STREAM] = Route(output.mark_source, codec, is_direct=True)
+        route.targets = list(output.marks.values())

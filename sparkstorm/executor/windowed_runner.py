@@ -1,8 +1,9 @@
 """Runner of windowed and timed bolts: rows into windows, firings by watermark or processing time.
 
-TimedRunner reads no clock and hears nobody: rows come by `run`, time by `advance`. The worker calls it with what marks and
-its clock say, a replay with the times of its rows, so that both do the same. Law: windows and timers fire in the order of
-their times, each once its call has succeeded; one that keeps failing holds up what comes after it until it is parked.
+TimedRunner reads no clock and hears nobody: rows come by `execute_tuples`, time by `advance`. The worker
+calls it with what marks and its clock say, a replay with the times of its rows, so that both do the same.
+Law: windows and timers fire in the order of their times, each once its call has succeeded; one that keeps
+failing holds up what comes after it until it is parked.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class TimedRunner:
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
-    def run(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
+    def execute_tuples(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Take in every tuple; a failed one leaves no trace but its entry in the result."""
         failures: list[FailedInput] = []
         log, undo, times_undo = self._emitter.log, self._state.undo, self._times.undo

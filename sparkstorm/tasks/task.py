@@ -70,7 +70,7 @@ class Task:
 
     def execute_tick(self, tick: Tuple) -> list[FailedInput]:
         """Execute a tick; return it if it failed. A tick needs no ack and does not outlive the call."""
-        failed = self.runner.run([tick])
+        failed = self.runner.execute_tuples([tick])
         self.runner.forget(tick)
         return failed
 

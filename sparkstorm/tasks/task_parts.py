@@ -16,7 +16,7 @@ from sparkstorm.api.context import TopologyContext
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.executor.emitter import Route, build_routes
 from sparkstorm.executor.output_clock import OutputClock
-from sparkstorm.executor.watermark_routes import MARK_FIELDS, TimePlan, add_lanes, add_routes
+from sparkstorm.executor.watermark_routes import MARK_FIELDS, TimePlan, add_routes, add_timed_outputs
 from sparkstorm.grouping.routes import MakeTarget, own_targets
 from sparkstorm.model.dead_letter import REPLAYED_FIELDS
 from sparkstorm.model.tasks import tasks_by_component
@@ -35,7 +35,7 @@ class Outputs(NamedTuple):
     task: int
     component: str
     routes: dict[str, Route]
-    lanes: tuple[OutputClock, ...] = ()
+    timed_outputs: tuple[OutputClock, ...] = ()
 
 
 class TaskParts:
@@ -110,7 +110,7 @@ class TaskParts:
         `make_target` returns the target of a channel and a task; without it each route has lists of its own.
         """
         component, make = self.component_by_task[task], make_target or own_targets(local_tasks)
-        lanes = add_lanes(self.time_plan, self.topology, component, task, self.tasks, make)
-        routes = build_routes(self.topology, component, task, self.tasks, self.codec, self.seed(task), lanes, make)
-        add_routes(routes, lanes, component, task, self.codec)
-        return Outputs(task, component, routes, tuple(lanes.values()))
+        timed_outputs = add_timed_outputs(self.time_plan, self.topology, component, task, self.tasks, make)
+        routes = build_routes(self.topology, component, task, self.tasks, self.codec, self.seed(task), timed_outputs, make)
+        add_routes(routes, timed_outputs, component, task, self.codec)
+        return Outputs(task, component, routes, tuple(timed_outputs.values()))

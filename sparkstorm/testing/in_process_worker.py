@@ -255,7 +255,7 @@ class InProcessWorker:
         if self.run is not None:
             self.run.close()
         if worker is not None and code != ExitCode.STOPPED:
-            worker.crew.abandon()
+            worker.task_set.abandon()
         self._around.simulation.discard(self)
         self._on_news()
 
@@ -318,7 +318,7 @@ class InProcessWorker:
 
     def _has_busy_thread(self) -> bool:
         """Return whether a thread has rows and has posted no outcome: outcomes wait while the store refuses the last commit."""
-        bolts = self.worker.crew.bolts.values() if self.worker is not None else ()
+        bolts = self.worker.task_set.bolts.values() if self.worker is not None else ()
         runners = (b.runner for b in bolts if isinstance(b.runner.bolt, ThreadedBolt) and b.runner.bolt.is_busy)
         return any(isinstance(r, ManualRunner) and not r.has_posts for r in runners)
 

@@ -125,7 +125,7 @@ class Invariants:
             self._check_edges(data)
         for process in live:
             assert process.worker is not None
-            for task, spout in process.worker.crew.spouts.items():
+            for task, spout in process.worker.task_set.spouts.items():
                 if process.worker.is_tracking:
                     self._check_feeder(data, task, spout)
 
@@ -146,7 +146,7 @@ class Invariants:
         owner_by_root: dict[int, int] = {}
         for process in live:
             assert process.worker is not None
-            for task, spout in process.worker.crew.spouts.items():
+            for task, spout in process.worker.task_set.spouts.items():
                 opened, settled = spout.pending.snapshot()
                 for root, *_ in [*opened, *settled]:
                     assert root not in owner_by_root, f"root {root} is at tasks {owner_by_root[root]} and {task}"

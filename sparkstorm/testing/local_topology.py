@@ -125,7 +125,7 @@ class LocalTopology:
             (task, bolt)
             for slot in self.workers
             if slot.worker is not None and slot.topology_id == self.id
-            for task, bolt in slot.worker.crew.bolts.items()
+            for task, bolt in slot.worker.task_set.bolts.items()
         ]
         return {task: dict(b.state.items()) for task, b in sorted(bolts) if b.component == component and b.state is not None}
 
@@ -167,8 +167,8 @@ def _waiting_in(slot: SimSlot) -> list[str]:
     if worker is None:
         cause = slot.host.failure if slot.host is not None else None
         return [f"worker {slot.slot} is down" + (f": {cause}" if cause else "")]
-    crew = worker.crew
+    task_set = worker.task_set
     found = [] if worker.is_settled else [f"a commit of {slot.slot}"]
-    found += [f"{counted(len(s.pending), 'tree')} of {s.component}#{t}" for t, s in crew.spouts.items() if not s.pending.idle]
-    found += [_inputs_of(bolt) for bolt in crew.bolts.values() if bolt.is_waiting]
-    return found + [f"frames for task {t}" for t, inbox in crew.inboxes.items() if inbox.chunks]
+    found += [f"{counted(len(s.pending), 'tree')} of {s.component}#{t}" for t, s in task_set.spouts.items() if not s.pending.idle]
+    found += [_inputs_of(bolt) for bolt in task_set.bolts.values() if bolt.is_waiting]
+    return found + [f"frames for task {t}" for t, inbox in task_set.inboxes.items() if inbox.chunks]

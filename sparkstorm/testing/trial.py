@@ -278,7 +278,7 @@ class Trial:
         if DeliverySettings.of(self._conf).is_tracked:
             return [f"messages of spout {spout} are open" for spout, feeder in self.feeders.items() if feeder.num_open]
         workers = [slot.worker for slot in self.cluster.topology(MAIN).workers if slot.worker is not None]
-        spouts = [(each.component, each.spout) for worker in workers for each in worker.crew.spouts.values()]
+        spouts = [(each.component, each.spout) for worker in workers for each in worker.task_set.spouts.values()]
         return [f"rows of spout {name} are not emitted" for name, spout in spouts if not spout.is_exhausted()]
 
     def _operate(self) -> list[str]:

@@ -8,9 +8,9 @@ from sparkstorm.clock import Clock
 from sparkstorm.executor.pieces import count_rows
 from sparkstorm.transport.frames import Row
 from sparkstorm.worker.backpressure import Backpressure
+from sparkstorm.worker.counting.counters import Counters
 from sparkstorm.worker.counting.loop_time import BACKLOG, INACTIVE
 from sparkstorm.worker.counting.meters import Meters
-from sparkstorm.worker.counting.metrics import Tally
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.failed_inputs import FailedInputs
@@ -30,27 +30,27 @@ class BoltTurns:
 
     def __init__(
         self,
-        crew: TaskSet,
+        task_set: TaskSet,
         clock: Clock,
         budget: Budget,
-        gates: Backpressure,
+        backpressure: Backpressure,
         failures: FailedInputs,
         timers: TimerService,
-        tally: Tally,
+        counters: Counters,
         meters: Meters,
         taps: Taps,
         origin: int,
         is_careful: bool,
     ) -> None:
         """`origin` names this process in the entries that it writes."""
-        self._crew, self._clock, self._budget, self._gates = crew, clock, budget, gates
-        self._failures, self._timers, self._tally, self._meters, self._taps = failures, timers, tally, meters, taps
+        self._task_set, self._clock, self._budget, self._backpressure = task_set, clock, budget, backpressure
+        self._failures, self._timers, self._counters, self._meters, self._taps = failures, timers, counters, meters, taps
         self._origin = origin
         self.is_careful = is_careful
 
-    def run(self, epoch: Epoch, bolt: BoltTask) -> bool:
+    def run_bolt(self, epoch: Epoch, bolt: BoltTask) -> bool:
         """Run rows of a bolt's blocks and of its oldest entry, unless it is held back; return whether there were any."""
-        is_shut = self._gates.is_shut(bolt.task)
+        is_shut = self._backpressure.is_shut(bolt.task)
         if is_shut or bolt.is_paused or bolt.spent.pause is not None:
             bolt.spent.hold(INACTIVE if bolt.is_paused else BACKLOG if is_shut else None, self._clock.now_us())
         if is_shut or bolt.is_full:
@@ -69,7 +69,7 @@ class BoltTurns:
                 flow, count = self._flow(bolt, block.component, block.stream), count_rows(rows) if block.has_pieces else len(rows)
                 flow.sent += count
                 flow.consumed += count
-                self._execute(epoch, bolt, self._crew.blocks.handed_over(block, rows), block.births.oldest_ms, block.has_pieces)
+                self._execute(epoch, bolt, self._task_set.blocks.handed_over(block, rows), block.births.oldest_ms, block.has_pieces)
                 did = True
         return did
 
@@ -110,7 +110,7 @@ class BoltTurns:
     def _flow(self, bolt: BoltTask, component: str, stream: str) -> EdgeCounts:
         flow = bolt.flow_by_channel.get((component, stream))
         if flow is None:
-            flow = bolt.flow_by_channel[component, stream] = self._tally.edge(component, stream, bolt.component)
+            flow = bolt.flow_by_channel[component, stream] = self._counters.edge(component, stream, bolt.component)
         return flow
 
     def finish(self, epoch: Epoch, bolt: BoltTask) -> None:
@@ -138,7 +138,7 @@ class BoltTurns:
             epoch.renew(emitter.renewed)
             emitter.renewed.clear()
         epoch.bytes += emitter.weight()
-        counts = self._tally.of(sender.task)
+        counts = self._counters.of(sender.task)
         self._taps.note(emitter, self._clock)
         counts.add_emitted(*emitter.take_counts())
         if not self.is_careful:

@@ -43,16 +43,21 @@ _BYTES_PER_ENTRY = 256 << 10  # rows that are heavier together leave in several 
 
 
 class CommitBuilder:
-    """Turns an epoch and its crew into a commit."""
+    """Turns an epoch and its task_set into a commit."""
 
     def __init__(
-        self, plan: WorkerPlan, crew: TaskSet, now_ms: Callable[[], int], origin: int, edge: Callable[[str, str, str], EdgeCounts]
+        self,
+        plan: WorkerPlan,
+        task_set: TaskSet,
+        now_ms: Callable[[], int],
+        origin: int,
+        edge: Callable[[str, str, str], EdgeCounts],
     ) -> None:
         """`origin` names this process in the entries that it writes; `edge` returns the counts of an edge."""
         self._edge = edge
         self._plan = plan
-        self._crew = crew
-        self._timed = [(sender, sender.time) for sender in crew.senders() if sender.time is not None]
+        self._task_set = task_set
+        self._timed = [(sender, sender.time) for sender in task_set.senders() if sender.time is not None]
         self._now_ms = now_ms
         self._ackers = plan.ackers
         self._most_bytes = EpochSettings.of(plan.conf).bytes * _BUDGETS
@@ -62,21 +67,21 @@ class CommitBuilder:
 
     def close(self, epoch: Epoch, commit: Commit) -> None:
         """Fill the commit; CodecError when some row or state value has no bytes."""
-        for block in self._crew.blocks.data:
+        for block in self._task_set.blocks.data:
             if block.rows:
                 self._send(epoch, commit, block)
         for sender, time in self._timed:
             time.outlook.has_ended |= sender.has_ended
             time.put_marks(lambda target: True, self._now_ms())
-        for block in self._crew.blocks.marks:
+        for block in self._task_set.blocks.marks:
             if block.rows:
                 self._send(epoch, commit, block)
-        for bolt in self._crew.bolts.values():
+        for bolt in self._task_set.bolts.values():
             if bolt.changed_held or bolt.released or bolt.held:
                 self._keep_held(epoch, commit, bolt)
         if epoch.is_tracking:
             self._tell_ackers(epoch, commit)
-        for inbox in self._crew.inboxes.values():
+        for inbox in self._task_set.inboxes.values():
             inbox.take_progress(commit)
         self._write_journals(commit)
 
@@ -96,7 +101,7 @@ class CommitBuilder:
         flow.entries += entries
         block.rows.clear()
         if block.target.is_local:
-            self._crew.bolts[task].spill(entries)
+            self._task_set.bolts[task].spill(entries)
 
     def _require_bounded(self, block: OpenBlock, commit: Commit, size: int) -> None:
         """An epoch ends long before it is so large, unless one input made all this: the store would hang up."""
@@ -159,13 +164,13 @@ class CommitBuilder:
         for messages in epoch.messages.values():
             messages.oldest_ms = oldest_ms
         verdicts = self._read_verdicts()
-        for task, acker in self._crew.ackers.items():
+        for task, acker in self._task_set.ackers.items():
             heard = [m for m in acker.inbox.take_controls() if isinstance(m, AckerMessages)]
             if task in epoch.messages:
                 heard.append(epoch.messages.pop(task))
             verdicts += acker.apply(heard).items()
         for spout_task, verdict in verdicts:
-            told = self._crew.spouts.get(spout_task)
+            told = self._task_set.spouts.get(spout_task)
             if told is None:
                 commit.frames.append((spout_task, frames.encode_settled(self._plan.codec, verdict), 0))
             else:
@@ -180,12 +185,12 @@ class CommitBuilder:
 
     def _oldest_ms(self) -> int:
         """Birth of the oldest root that this epoch can have touched."""
-        return self._crew.blocks.oldest_ms() or self._now_ms()
+        return self._task_set.blocks.oldest_ms() or self._now_ms()
 
     def _read_verdicts(self) -> list[tuple[int, SettledRoots]]:
         return [
             (task, verdict)
-            for task, spout in self._crew.spouts.items()
+            for task, spout in self._task_set.spouts.items()
             for verdict in spout.inbox.take_controls()
             if isinstance(verdict, SettledRoots)
         ]
@@ -230,11 +235,11 @@ class CommitBuilder:
             yield epoch.messages_to(ackers[home]), part
 
     def _settle_here(self, spout_task: int, acked: list[int], failed: dict[int, Failure]) -> None:
-        self.latencies_ms += self._crew.spouts[spout_task].settle(acked, failed, self._now_ms())
+        self.latencies_ms += self._task_set.spouts[spout_task].settle(acked, failed, self._now_ms())
 
     def _write_journals(self, commit: Commit) -> None:
-        journals = self._crew.journals
-        for task, spout in self._crew.spouts.items():
+        journals = self._task_set.journals
+        for task, spout in self._task_set.spouts.items():
             delta: dict[str, Any] = {}
             if pending := spout.pending.take_delta():
                 delta["p"] = pending
@@ -244,10 +249,10 @@ class CommitBuilder:
                 delta["h"] = handed
             delta |= _changed_times(spout)
             journals[task].write(commit, delta, partial(_whole_of_spout, spout))
-        for task, acker in self._crew.ackers.items():
+        for task, acker in self._task_set.ackers.items():
             if ledger := acker.ledger.take_delta():
                 journals[task].write(commit, {"l": ledger}, partial(_whole_of_acker, acker))
-        for task, bolt in self._crew.bolts.items():
+        for task, bolt in self._task_set.bolts.items():
             if bolt.is_unchanged:
                 continue
             delta = _changed(bolt.state, "s", "d") | _changed_times(bolt)

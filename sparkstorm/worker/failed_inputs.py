@@ -67,7 +67,7 @@ class FailedInputs:
         is_last = held.attempts == self._policy.retries
         self._breaker.note_try(bolt.component)
         with self._capsules.noting(bolt) if is_last else contextlib.nullcontext():
-            failed = bolt.run(epoch, [held.tuple])
+            failed = bolt.execute_tuples(epoch, [held.tuple])
         if failed:
             self._retry_or_park(epoch, bolt, held, self._noted(bolt, failed[0][1], self._held_ms(held)))
         elif not any(held.tuple is t for t in bolt.runner.unfinished([held.tuple])):

@@ -14,10 +14,10 @@ from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 
 class Waiting:
-    """Looks at a worker's gates and spouts."""
+    """Looks at a worker's backpressure and spouts."""
 
-    def __init__(self, plan: WorkerPlan, crew: TaskSet, gates: Backpressure, count: Callable[[int], TaskCounts]) -> None:
-        self._plan, self._crew, self._gates, self._count = plan, crew, gates, count
+    def __init__(self, plan: WorkerPlan, task_set: TaskSet, backpressure: Backpressure, count: Callable[[int], TaskCounts]) -> None:
+        self._plan, self._task_set, self._backpressure, self._count = plan, task_set, backpressure, count
 
     def blocked(self, refusal: str) -> list[str]:
         """Causes outside of the topology, which need an operator: a store that is full or refuses writes.
@@ -26,9 +26,9 @@ class Waiting:
         """
         if refusal:
             return [refusal]
-        if self._gates.is_store_filling and any(not spout.is_exhausted for spout in self._crew.spouts.values()):
+        if self._backpressure.is_store_filling and any(not spout.is_exhausted for spout in self._task_set.spouts.values()):
             return [
-                f"Redis is at {self._gates.fullness:.0%} of its maxmemory, and spouts pause from {SPOUTS_STOP_AT:.0%} on: "
+                f"Redis is at {self._backpressure.fullness:.0%} of its maxmemory, and spouts pause from {SPOUTS_STOP_AT:.0%} on: "
                 "raise maxmemory there (embedded: sparkstorm.embedded.redis.maxmemory.mb), or delete what fills it"
             ]
         return []
@@ -38,18 +38,18 @@ class Waiting:
 
         A worker without such spouts is paused when one of its bolts is held back.
         """
-        open_spouts = [spout.spent.pause for task, spout in self._crew.spouts.items() if not self._count(task).is_exhausted]
+        open_spouts = [spout.spent.pause for task, spout in self._task_set.spouts.items() if not self._count(task).is_exhausted]
         if open_spouts:
             return IDLE if None in open_spouts else open_spouts[0] or IDLE
-        return next((p for bolt in self._crew.bolts.values() if (p := bolt.spent.pause) is not None), IDLE)
+        return next((p for bolt in self._task_set.bolts.values() if (p := bolt.spent.pause) is not None), IDLE)
 
     def gated(self) -> list[str]:
         """Backpressure inside the topology: a sentence for each component and cause; normal unless nothing moves."""
-        found = (reason for spout in self._crew.spouts.values() if not spout.is_exhausted for reason in self._of(spout))
+        found = (reason for spout in self._task_set.spouts.values() if not spout.is_exhausted for reason in self._of(spout))
         return list(dict.fromkeys(found))
 
     def _of(self, spout: SpoutTask) -> Iterator[str]:
-        for task, size in self._gates.shut_by(spout.task):
+        for task, size in self._backpressure.shut_by(spout.task):
             yield (
                 f"spout '{spout.component}' pauses: {size:,} bytes wait for '{self._plan.component_by_task[task]}' "
                 "(topology.inbox.high.bytes)"

@@ -61,7 +61,7 @@ class SlotReporter:
         self._interval_ms = interval_ms
         self._per_interval = per_interval
         self._since_ms: dict[str, int] = {}
-        self._said: dict[str, int] = {}
+        self._last_gauges: dict[str, int] = {}
 
     def trying(self, task: int, entry: str, row: int) -> None:
         """Announce the one input of the next commit."""
@@ -81,9 +81,9 @@ class SlotReporter:
     def _send(self, failure: Failure) -> bool:
         now_ms, component = self._clock.now_ms(), failure.component
         if now_ms - self._since_ms.get(component, -self._interval_ms) >= self._interval_ms:
-            self._since_ms[component], self._said[component] = now_ms, 0
-        self._said[component] += 1
-        is_sent = self._said[component] <= self._per_interval
+            self._since_ms[component], self._last_gauges[component] = now_ms, 0
+        self._last_gauges[component] += 1
+        is_sent = self._last_gauges[component] <= self._per_interval
         if is_sent:
             self._control.send(ComponentError(failure))
         return is_sent
@@ -165,7 +165,7 @@ class WorkerRun:
 
     def close(self) -> None:
         """End what runs beside the worker."""
-        self._shadows.end(self.worker.crew if self.worker is not None else None)
+        self._shadows.end(self.worker.task_set if self.worker is not None else None)
 
     @property
     def beat_due_ms(self) -> int:
@@ -183,7 +183,7 @@ class WorkerRun:
             if self.worker is not None:
                 self.worker.follow(command)
         elif isinstance(command, SetShadow) and self.worker is not None:
-            self._shadows.follow(command, self.worker.crew)
+            self._shadows.follow(command, self.worker.task_set)
         elif isinstance(command, SetLogLevels):
             self._set_log_levels(command.levels)
 

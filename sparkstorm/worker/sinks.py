@@ -27,8 +27,8 @@ class Sinks:
     Every method that calls a target returns None when it is done, else the time at which to call it again.
     """
 
-    def __init__(self, crew: TaskSet, patience_ms: int, failures: FailedInputs, report: ReportError) -> None:
-        self._sinks = [(bolt, bolt.runner) for bolt in crew.bolts.values() if isinstance(bolt.runner, SinkRunner)]
+    def __init__(self, task_set: TaskSet, patience_ms: int, failures: FailedInputs, report: ReportError) -> None:
+        self._sinks = [(bolt, bolt.runner) for bolt in task_set.bolts.values() if isinstance(bolt.runner, SinkRunner)]
         self._patience_ms, self._failures, self._report = patience_ms, failures, report
         self._aside = Epoch(RandomIds(0), is_tracking=False)  # for rows whose trees have ended
         self._since_ms: int | None = None  # when a target began to refuse

@@ -24,13 +24,13 @@ ReportMany = Callable[[Failure, int], None]
 class Timeouts:
     """Looks about once a second; reads the low watermark only when something is old enough to be given up."""
 
-    def __init__(self, plan: WorkerPlan, crew: TaskSet, transport: Transport, now_ms: int, report: ReportMany) -> None:
+    def __init__(self, plan: WorkerPlan, task_set: TaskSet, transport: Transport, now_ms: int, report: ReportMany) -> None:
         self._timeout_ms = plan.settings.message_timeout_ms
         self._is_tracking = bool(plan.ackers)
         self._gives_up = plan.settings.has_message_timeouts
         self._every_ms = max(1, min(1000, self._timeout_ms // 10))
         self._plan = plan
-        self._crew = crew
+        self._task_set = task_set
         self._transport = transport
         self._report = report
         self._next_ms = now_ms + self._every_ms
@@ -47,21 +47,21 @@ class Timeouts:
         if not self._is_tracking:
             return None
         if self._gives_up:
-            for spout in self._crew.spouts.values():
+            for spout in self._task_set.spouts.values():
                 if len(spout.pending):
                     return self._next_ms
         return self._next_ms if self._has_entries else None
 
     @property
     def _has_entries(self) -> bool:
-        return any(len(acker.ledger) for acker in self._crew.ackers.values())
+        return any(len(acker.ledger) for acker in self._task_set.ackers.values())
 
     def check(self, now_ms: int) -> None:
         """Fail what is too old, and rotate ledgers."""
         if not self._is_tracking or now_ms < self._next_ms:
             return
         self._next_ms = now_ms + self._every_ms
-        late_spouts = [s for s in self._crew.spouts.values() if self._is_late(s.pending.oldest_emit_ms, now_ms)]
+        late_spouts = [s for s in self._task_set.spouts.values() if self._is_late(s.pending.oldest_emit_ms, now_ms)]
         must_rotate = now_ms - self._rotated_ms >= self._timeout_ms and self._has_entries
         if not late_spouts and not must_rotate:
             return
@@ -75,7 +75,7 @@ class Timeouts:
                 self._report(replace(failure, time_ms=now_ms), late)
         if must_rotate and (low_ms is None or low_ms > old_ms):
             self._rotated_ms = now_ms
-            for acker in self._crew.ackers.values():
+            for acker in self._task_set.ackers.values():
                 acker.rotate(keeps_begun=not self._gives_up)
 
     def _timed_out(self, spout: SpoutTask) -> Failure:

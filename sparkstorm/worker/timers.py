@@ -31,21 +31,23 @@ Park = Callable[[Epoch, BoltTask, Any, int, Failure], None]
 class TimerService:
     """Ticks, and the tasks of a worker that use time."""
 
-    def __init__(self, plan: WorkerPlan, crew: TaskSet, clock: Clock, gates: Backpressure, report: ReportError, park: Park) -> None:
-        now_ms, bolts = clock.now_ms(), crew.bolts.values()
+    def __init__(
+        self, plan: WorkerPlan, task_set: TaskSet, clock: Clock, backpressure: Backpressure, report: ReportError, park: Park
+    ) -> None:
+        now_ms, bolts = clock.now_ms(), task_set.bolts.values()
         periods = [(bolt, plan.component_settings(bolt.component).tick_ms) for bolt in bolts]
         self._ticks = [(bolt, TickSchedule.from_now(every_ms, now_ms)) for bolt, every_ms in periods if every_ms]
-        self._bolts = crew.bolts
-        threads = [(b.component, t, b.runner.bolt) for t, b in crew.bolts.items() if isinstance(b.runner.bolt, ThreadedBolt)]
+        self._bolts = task_set.bolts
+        threads = [(b.component, t, b.runner.bolt) for t, b in task_set.bolts.items() if isinstance(b.runner.bolt, ThreadedBolt)]
         self._threads = ThreadWatch(threads, WorkerTimers.of(plan.conf).progress_ms, report)
-        self._timed = [(bolt, bolt.time) for bolt in crew.bolts.values() if bolt.time is not None]
-        self._senders = [sender.time for sender in crew.senders() if sender.time is not None]
+        self._timed = [(bolt, bolt.time) for bolt in task_set.bolts.values() if bolt.time is not None]
+        self._senders = [sender.time for sender in task_set.senders() if sender.time is not None]
         self._clock = clock
-        self._gates = gates
+        self._backpressure = backpressure
         self._report = report
         self._park = park
 
-    def run(self, epoch: Epoch, now_ms: int) -> Iterator[BoltTask]:
+    def run_ticks(self, epoch: Epoch, now_ms: int) -> Iterator[BoltTask]:
         """Run ticks; names every bolt that had one, or that has something due by the clock."""
         self._threads.look(now_ms)
         for bolt, ticks in self._ticks:
@@ -119,7 +121,7 @@ class TimerService:
     def _firing_ms(self, bolt: BoltTask, time: TaskEventTime, now_ms: int) -> int | None:
         """Return when this task has something due, but not before its downstream tasks have room."""
         due_ms = time.next_firing_ms()
-        return due_ms if due_ms is None or not self._gates.is_shut(bolt.task) else max(due_ms, now_ms + _GATED_MS)
+        return due_ms if due_ms is None or not self._backpressure.is_shut(bolt.task) else max(due_ms, now_ms + _GATED_MS)
 
     def _takes_rows(self, target: Target) -> bool:
         return target.is_local and not self._bolts[target.task].is_behind

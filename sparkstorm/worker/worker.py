@@ -23,9 +23,9 @@ from sparkstorm.settings import EpochSettings
 from sparkstorm.transport.base import Commit, Transport
 from sparkstorm.worker.backpressure import Backpressure
 from sparkstorm.worker.bolt_turns import BoltTurns
+from sparkstorm.worker.counting.counters import Counters
 from sparkstorm.worker.counting.loop_time import BUSY, COMMIT, READ, STORE, LoopTime
 from sparkstorm.worker.counting.meters import Meters, Reporter
-from sparkstorm.worker.counting.metrics import Tally
 from sparkstorm.worker.epoch import Epoch, IdSource, key_source
 from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.epoch_commit import CommitBuilder
@@ -34,10 +34,10 @@ from sparkstorm.worker.idle_reasons import Waiting
 from sparkstorm.worker.journal import reading
 from sparkstorm.worker.progress import Progress
 from sparkstorm.worker.sinks import Sinks
+from sparkstorm.worker.spout_turns import SpoutTurns
 from sparkstorm.worker.tasks.acker_task import CatchUp
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.circuit_breaker import CircuitBreaker
-from sparkstorm.worker.tasks.sources import Sources
 from sparkstorm.worker.tasks.store_witness import StoreWitness, expected_of
 from sparkstorm.worker.tasks.taps import Taps
 from sparkstorm.worker.tasks.task_factory import TaskFactory, TaskSet, WorkerServices
@@ -77,36 +77,39 @@ class Worker:
             self.progress = Progress.decode(claim.progress) if claim.progress else Progress(started_ms=clock.now_ms())
         self._meters = Meters(clock.now_ms)
         around = WorkerServices(clock.now_ms, ids, self._report, wake, key_source(plan.token_by_task), transport)
-        self._crew = TaskFactory(plan, around).build(claim)
+        self._task_set = TaskFactory(plan, around).build(claim)
         self._origin, self.is_tracking = ids.root(), bool(plan.ackers)
-        self._gates = Backpressure(plan)
-        self._tally = Tally(plan, self._crew, self.progress, self._meters)
-        self._closing = CommitBuilder(plan, self._crew, clock.now_ms, self._origin, self._tally.edge)
+        self._backpressure = Backpressure(plan)
+        self._counters = Counters(plan, self._task_set, self.progress, self._meters)
+        self._commit_builder = CommitBuilder(plan, self._task_set, clock.now_ms, self._origin, self._counters.edge)
         self._laps = LoopTime(self.progress.loop_us, clock.now_us())
-        self._breaker = CircuitBreaker(plan, self._crew.bolts, self._tally.of, self._report)
-        self._failures = FailedInputs(plan, self._tally.of, self._report, clock.now_ms, self._breaker)
-        self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms(), self._report)
-        self._pulse = TimerService(plan, self._crew, clock, self._gates, self._report, self._failures.park)
-        self._waiting = Waiting(plan, self._crew, self._gates, self._tally.of)
-        self._sinks = Sinks(self._crew, plan.settings.sink_patience_ms, self._failures, self._report)
-        self.taps = Taps(self._crew.emitters, transport)
+        self._breaker = CircuitBreaker(plan, self._task_set.bolts, self._counters.of, self._report)
+        self._failures = FailedInputs(plan, self._counters.of, self._report, clock.now_ms, self._breaker)
+        self._timeouts = Timeouts(plan, self._task_set, transport, clock.now_ms(), self._report)
+        self._timers = TimerService(plan, self._task_set, clock, self._backpressure, self._report, self._failures.park)
+        self._waiting = Waiting(plan, self._task_set, self._backpressure, self._counters.of)
+        self._sinks = Sinks(self._task_set, plan.settings.sink_patience_ms, self._failures, self._report)
+        self.taps = Taps(self._task_set.emitters, transport)
         self._unprepared: Epoch | None = None  # an epoch that a sink could not prepare yet
         self._refused: Commit | None = None
         self._refusal = ""  # why the store refuses that commit
         self._refusals = 0
         self._budget = make_budget(EpochSettings.of(plan.conf))
         self._careful_left = _CAREFUL_UNITS if plan.is_careful else 0
-        around_bolts = (self._failures, self._pulse, self._tally, self._meters, self.taps)
-        self._turns = BoltTurns(self._crew, clock, self._budget, self._gates, *around_bolts, self._origin, plan.is_careful)
+        around_bolts = (self._failures, self._timers, self._counters, self._meters, self.taps)
+        self._bolt_turns = BoltTurns(
+            self._task_set, clock, self._budget, self._backpressure, *around_bolts, self._origin, plan.is_careful
+        )
         self._quarantined: list[bytes] = []
-        self._said: Any = None
+        self._last_gauges: Any = None
         self._low_ms: int | None = None  # as last committed
         self._has_news = False
         self._has_more = False  # whether the last epoch may have left something to read or to do
-        self._order = deque(self._crew.bolts.values())
+        self._order = deque(self._task_set.bolts.values())
         self._manual = [(bolt, bolt.runner) for bolt in self._order if isinstance(bolt.runner, ManualRunner)]
-        self._sources = Sources(plan, self._crew, clock, self._gates, self._budget, self._turns.deliver, self._breaker)
-        self._catch_up = CatchUp(self._crew.ackers.values(), clock.now_ms())
+        around_spouts = (self._backpressure, self._budget, self._bolt_turns.deliver, self._breaker)
+        self._spout_turns = SpoutTurns(plan, self._task_set, clock, *around_spouts)
+        self._catch_up = CatchUp(self._task_set.ackers.values(), clock.now_ms())
         self._begun: Epoch | None = None  # an epoch in which spouts alone have run so far
         self._others_due_ms = 0.0  # when to step for anything but a spout; 0: at once
         self._witness = StoreWitness(plan, claim, clock.now_ms(), self._report)
@@ -115,22 +118,22 @@ class Worker:
     def follow(self, order: SetStatus) -> None:
         """Follow the topology's status: spouts rest while it is inactive; an activation ends a pause by failures."""
         self._breaker.follow(order.activations)
-        self._sources.set_active(order.status == "ACTIVE")
+        self._spout_turns.set_active(order.status == "ACTIVE")
 
     def ask_spouts(self) -> float | None:
         """Ask the spouts alone, while no input has come since the last step; return when to ask again, None to step now."""
         began_us = self._clock.now_us()
-        if began_us >= 1000 * self._others_due_ms or any(s.has_callbacks for s in self._crew.spouts.values()):
+        if began_us >= 1000 * self._others_due_ms or any(s.has_callbacks for s in self._task_set.spouts.values()):
             return None
         epoch = Epoch(self._ids, self.is_tracking)
         self._laps.lap(self._laps.rest, began_us)
-        did = self._sources.run(epoch)
+        did = self._spout_turns.ask_all(epoch)
         self._laps.lap(BUSY, self._clock.now_us())
         if did:
             self._begun, self._others_due_ms = epoch, 0.0
             return None
         now_ms = self._clock.now_ms()
-        due_ms = self._sources.next_due_ms(now_ms, now_ms + 1)
+        due_ms = self._spout_turns.next_due_ms(now_ms, now_ms + 1)
         return self._others_due_ms if due_ms is None else min(due_ms, self._others_due_ms)
 
     def step(self, now_ms: int) -> float | None:
@@ -159,11 +162,16 @@ class Worker:
             self._unprepared = epoch
             return due_ms
         commit = Commit(
-            self._plan.owner, self._plan.token_by_task, self._generation, self._seq + 1, watched=self._gates.watched, low_ms=0
+            self._plan.owner,
+            self._plan.token_by_task,
+            self._generation,
+            self._seq + 1,
+            watched=self._backpressure.watched,
+            low_ms=0,
         )
         commit.parked, self._failures.parked = self._failures.parked, []
         commit.quarantined, self._quarantined = self._quarantined, []
-        self._closing.close(epoch, commit)
+        self._commit_builder.close(epoch, commit)
         return self._commit(commit, now_ms)
 
     def _run_epoch(self, now_ms: int) -> Epoch:
@@ -172,10 +180,10 @@ class Worker:
         epoch, self._begun = self._begun or Epoch(self._ids, self.is_tracking), None
         if self._catch_up and not self._catch_up.is_over(now_ms):
             return epoch  # without a message of its own
-        for spout in self._crew.spouts.values():
+        for spout in self._task_set.spouts.values():
             began_us = self._clock.now_us()
             if spout.make_callbacks():
-                self._turns.take_emitted(epoch, spout, now_ms)
+                self._bolt_turns.take_emitted(epoch, spout, now_ms)
             spout.spent.busy_us += self._clock.now_us() - began_us
         if self._careful_left:
             self._run_carefully(epoch, now_ms)
@@ -187,24 +195,24 @@ class Worker:
 
     def close(self) -> None:
         """Clean up components after the last commit."""
-        self._crew.close()
+        self._task_set.close()
 
     def summary(self) -> dict[str, Any]:
         """Counts by executor, the loop's time, and why spouts emit nothing, for the heartbeat."""
         self._laps.lap(self._laps.rest, self._clock.now_us())
-        found: dict[str, Any] = {**self._tally.by_executor(), "epochs": self._seq, "keeps": self._tally.keeps()}
+        found: dict[str, Any] = {**self._counters.by_executor(), "epochs": self._seq, "keeps": self._counters.keeps()}
         found["store"] = self._witness.figures()
         found["loop_us"] = list(self.progress.loop_us)
-        if self._sources.is_active:
+        if self._spout_turns.is_active:
             found |= {"blocked": self._waiting.blocked(self._refusal or self._sinks.problem), "gated": self._waiting.gated()}
         if paused := self._breaker.shown():
             found |= {**paused, "blocked": [*paused["paused"], *found.get("blocked", ())]}
         return found
 
     @property
-    def crew(self) -> TaskSet:
+    def task_set(self) -> TaskSet:
         """The tasks of this moment, for simulations and inspection between two steps."""
-        return self._crew
+        return self._task_set
 
     @property
     def is_settled(self) -> bool:
@@ -219,17 +227,17 @@ class Worker:
     @property
     def is_drained(self) -> bool:
         """Return whether all sources have ended and nothing is open or waiting in this worker."""
-        return all(s.is_exhausted and not len(s.pending) for s in self._crew.spouts.values()) and not any(
-            b.is_waiting for b in self._crew.bolts.values()
+        return all(s.is_exhausted and not len(s.pending) for s in self._task_set.spouts.values()) and not any(
+            b.is_waiting for b in self._task_set.bolts.values()
         )
 
     def _read(self) -> None:
         after = self._read_to()
         found = self._transport.poll(after, _CHUNKS_AHEAD)
-        self._has_more = len(found) >= _CHUNKS_AHEAD or len(after) < len(self._crew.inboxes)
+        self._has_more = len(found) >= _CHUNKS_AHEAD or len(after) < len(self._task_set.inboxes)
         for entry in found:
             try:
-                self._crew.inboxes[entry.task].add(entry)
+                self._task_set.inboxes[entry.task].add(entry)
             except MalformedFrameError as error:
                 self._quarantined.append(entry.data)
                 self.progress.quarantined += 1
@@ -238,7 +246,7 @@ class Worker:
 
     def _read_to(self) -> dict[int, str]:
         """Return the last entry read of each task that has room for more."""
-        return {t: i.read_to for t, i in self._crew.inboxes.items() if len(i.chunks) < _CHUNKS_AHEAD}
+        return {t: i.read_to for t, i in self._task_set.inboxes.items() if len(i.chunks) < _CHUNKS_AHEAD}
 
     def _run(self, epoch: Epoch, now_ms: int) -> None:
         self._budget.begin(self._clock.now_ms())  # reading has taken time
@@ -249,12 +257,12 @@ class Worker:
                 bolt = self._order[0]
                 self._order.rotate(-1)  # the next epoch begins where this one ends: a slow bolt starves nobody
                 if bolt.feed or bolt.inbox.chunks:
-                    did |= self._turns.run(epoch, bolt)
+                    did |= self._bolt_turns.run_bolt(epoch, bolt)
                     is_over = self._budget.is_over(epoch, self._clock.now_ms())
                     if is_over:
                         break
-            if not is_over or self._sources.have_waited(now_ms):
-                did |= self._sources.run(epoch)
+            if not is_over or self._spout_turns.have_waited(now_ms):
+                did |= self._spout_turns.ask_all(epoch)
                 is_over |= self._budget.is_over(epoch, self._clock.now_ms())
         while is_over and self._drain(epoch):
             pass
@@ -264,21 +272,21 @@ class Worker:
     def _drain(self, epoch: Epoch) -> bool:
         """Run rows of this worker's own tasks beyond the budget: what is left of them goes through the store."""
         did = False
-        for bolt in self._crew.bolts.values():
+        for bolt in self._task_set.bolts.values():
             left = self._budget.left_to_drain(epoch, self._clock.now_ms())
-            if left and bolt.feed and not bolt.is_full and not self._gates.is_shut(bolt.task):
-                did |= self._turns.run_local(epoch, bolt, min(bolt.pace, left))
+            if left and bolt.feed and not bolt.is_full and not self._backpressure.is_shut(bolt.task):
+                did |= self._bolt_turns.run_local(epoch, bolt, min(bolt.pace, left))
         return did
 
     def _run_timed(self, epoch: Epoch, now_ms: int) -> bool:
         """Ticks, what other threads have asked for, and second tries, before anything newer; whether the budget is over."""
         self._run_ticks(epoch, now_ms)
         self._take_posts(epoch)
-        for bolt in self._crew.bolts.values():
+        for bolt in self._task_set.bolts.values():
             while bolt.retries and not bolt.is_full and (due := bolt.due(now_ms, most=1)):
                 began_us = self._clock.now_us()
                 self._failures.try_again(epoch, bolt, due[0])
-                self._turns.finish(epoch, bolt)
+                self._bolt_turns.finish(epoch, bolt)
                 bolt.spent.busy_us += self._clock.now_us() - began_us
                 if self._budget.is_over(epoch, self._clock.now_ms()):
                     return True
@@ -286,8 +294,8 @@ class Worker:
 
     def _run_ticks(self, epoch: Epoch, now_ms: int) -> None:
         began_us = self._clock.now_us()
-        for bolt in self._pulse.run(epoch, now_ms):
-            self._turns.finish(epoch, bolt)
+        for bolt in self._timers.run_ticks(epoch, now_ms):
+            self._bolt_turns.finish(epoch, bolt)
             ended_us = self._clock.now_us()
             bolt.spent.busy_us += ended_us - began_us
             began_us = ended_us
@@ -298,31 +306,31 @@ class Worker:
                 began_us = self._clock.now_us()
                 bolt.begin(began_us // 1000)
                 runner.take_posts()
-                self._turns.finish(epoch, bolt)
+                self._bolt_turns.finish(epoch, bolt)
                 bolt.spent.busy_us += self._clock.now_us() - began_us
 
     def _run_carefully(self, epoch: Epoch, now_ms: int) -> None:
         """One input per commit, announced first: an earlier process died in here (finding: poison tuples)."""
         self._take_posts(epoch)
-        if any(bolt.is_thread_busy for bolt in self._crew.bolts.values()):
+        if any(bolt.is_thread_busy for bolt in self._task_set.bolts.values()):
             return  # the input under suspicion is with a thread: nothing else may be blamed for it
         self._run_ticks(epoch, now_ms)
-        if (fired := self._pulse.fire_one(epoch, now_ms, self._reporter.trying, self._failures.poison)) is not None:
-            self._turns.deliver(epoch, fired)
-        bolts = self._crew.bolts.values()
+        if (fired := self._timers.fire_one(epoch, now_ms, self._reporter.trying, self._failures.poison)) is not None:
+            self._bolt_turns.deliver(epoch, fired)
+        bolts = self._task_set.bolts.values()
         did = (
             fired is not None
             or any(self._try_held(epoch, bolt, now_ms) for bolt in bolts if not bolt.is_paused)
-            or any(self._try_bolt(epoch, bolt) for bolt in bolts if not self._gates.is_shut(bolt.task))
+            or any(self._try_bolt(epoch, bolt) for bolt in bolts if not self._backpressure.is_shut(bolt.task))
         )
         if not did:
-            for spout in self._crew.spouts.values():
+            for spout in self._task_set.spouts.values():
                 self._reporter.trying(spout.task, "spout", 0)
-                did |= self._sources.run_one(epoch, spout, 1)
+                did |= self._spout_turns.ask_one(epoch, spout, 1)
         self._has_more |= did
         self._careful_left -= did  # an idle worker has not shown that it survives anything
         if self._careful_left == 0:
-            self._turns.is_careful = False
+            self._bolt_turns.is_careful = False
             self._reporter.passed()
 
     def _try_held(self, epoch: Epoch, bolt: BoltTask, now_ms: int) -> bool:
@@ -333,7 +341,7 @@ class Worker:
             else:
                 self._reporter.trying(*row)
                 self._failures.try_again(epoch, bolt, held)
-                self._turns.finish(epoch, bolt)
+                self._bolt_turns.finish(epoch, bolt)
             return True
         return False
 
@@ -344,23 +352,23 @@ class Worker:
         if poison := self._failures.poison(row := (bolt.task, chunk.entry, chunk.done)):
             tup = Tuple(*unfold(chunk.part(chunk.done, chunk.done + 1))[0])
             self._failures.park(epoch, bolt, tup, poison.deaths, killed(poison.deaths, poison.end))
-            self._turns.consume(epoch, bolt, chunk, 1)
+            self._bolt_turns.consume(epoch, bolt, chunk, 1)
             return True
         self._reporter.trying(*row)
-        self._turns.run_chunk(epoch, bolt, chunk, 1)
+        self._bolt_turns.run_chunk(epoch, bolt, chunk, 1)
         return True
 
     def _commit(self, commit: Commit, now_ms: int) -> float | None:
         """Ask for more, write, then say when to come again; a store that is full is asked again after garbage was freed."""
         self._transport.ask(self._read_to(), _CHUNKS_AHEAD)
         if self._refused is None:
-            self._tally.note(now_ms, self._clock.now_us(), self._closing.take_latencies())
-            said = self._tally.gauges()
-            self._has_news = not commit.is_empty() or said != self._said or commit.low_ms != self._low_ms
-            if not self._has_news and not self._gates.must_ask:
+            self._counters.note(now_ms, self._clock.now_us(), self._commit_builder.take_latencies())
+            gauges = self._counters.gauges()
+            self._has_news = not commit.is_empty() or gauges != self._last_gauges or commit.low_ms != self._low_ms
+            if not self._has_news and not self._backpressure.must_ask:
                 return self._next_due(now_ms, did=False)
-            self._said = said
-            self._tally.note_commit(commit)
+            self._last_gauges = gauges
+            self._counters.note_commit(commit)
             commit.progress = self.progress.encode()
             if commit.low_ms == self._low_ms:
                 commit.low_ms = None  # as the store has it
@@ -370,9 +378,9 @@ class Worker:
             return self._keep_refused(commit, error, now_ms)
         self._refused, self._refusals, self._refusal = None, 0, ""
         self._seq, self._low_ms = commit.seq, self._low_ms if commit.low_ms is None else commit.low_ms
-        self._gates.note(pressure)
+        self._backpressure.note(pressure)
         self._witness.note(pressure.step, now_ms)
-        self._crew.settle()
+        self._task_set.settle()
         self._sinks.note_commit()
         self.taps.publish(now_ms, has_committed=True)
         due_ms = self._sinks.finish(self._clock.now_ms())
@@ -389,17 +397,21 @@ class Worker:
 
     def _next_due(self, now_ms: int, did: bool) -> float | None:
         """Return when to step again: at once for what this step left undone, else for what comes by time."""
-        if did and (self._has_more or self._sinks or self._pulse.has_senders):
+        if did and (self._has_more or self._sinks or self._timers.has_senders):
             return now_ms  # watermarks follow what this commit has settled
-        due = [self._pulse.next_due_ms(), self._timeouts.next_due_ms()]
-        bolts = self._crew.bolts.values()
+        due = [self._timers.next_due_ms(), self._timeouts.next_due_ms()]
+        bolts = self._task_set.bolts.values()
         due += [bolt.next_due_ms() for bolt in bolts]
         # a commit may have opened a gate or ended trees
-        gated_ms, rested_ms = (now_ms, now_ms) if did else (now_ms + _GATED_MS, now_ms + (_GATED_MS if self._gates.must_ask else 1))
+        gated_ms, rested_ms = (
+            (now_ms, now_ms) if did else (now_ms + _GATED_MS, now_ms + (_GATED_MS if self._backpressure.must_ask else 1))
+        )
         due += [gated_ms for bolt in bolts if bolt.inbox.chunks and not bolt.is_paused and bolt.next_chunk() is not None]
         others_ms = min((d for d in due if d is not None), default=_NEVER)
-        self._others_due_ms = 0.0 if self._careful_left or self._sinks or self._gates.must_ask or self._catch_up else others_ms
-        spouts_ms = self._sources.next_due_ms(now_ms, rested_ms)
+        self._others_due_ms = (
+            0.0 if self._careful_left or self._sinks or self._backpressure.must_ask or self._catch_up else others_ms
+        )
+        spouts_ms = self._spout_turns.next_due_ms(now_ms, rested_ms)
         first_ms = others_ms if spouts_ms is None else min(others_ms, spouts_ms)
         return None if first_ms == _NEVER else first_ms
 

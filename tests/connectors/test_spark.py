@@ -101,7 +101,7 @@ def has_come(capture: CaptureBolt, rows: int) -> bool:
 
 
 def spouts_of(cluster: LocalCluster) -> list[SpoutTask]:
-    return [spout for slot in cluster.topology().workers if slot.worker for spout in slot.worker.crew.spouts.values()]
+    return [spout for slot in cluster.topology().workers if slot.worker for spout in slot.worker.task_set.spouts.values()]
 
 
 def read(source: SparkSource, parallelism: int = 1, kills: int = 0) -> list[tuple[Any, ...]]:

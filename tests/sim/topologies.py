@@ -46,7 +46,7 @@ class Case:
         assert not any(keys.held for keys in topology.store.task_keys.values())
         assert not topology.store.quarantine
         assert all(keys.backlog == 0 for keys in topology.store.task_keys.values())
-        ledgers = [a.ledger for w in topology.workers if w.worker for a in w.worker.crew.ackers.values()]
+        ledgers = [a.ledger for w in topology.workers if w.worker for a in w.worker.task_set.ackers.values()]
         assert sum(map(len, ledgers)) == 0
 
 

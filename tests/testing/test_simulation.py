@@ -176,11 +176,11 @@ def test_the_invariants_see_a_root_in_two_places_and_a_lost_message() -> None:
     with LocalCluster() as cluster:
         cluster.submit(case.topology, {"topology.workers": 2, "topology.epoch.rows": 1})
         invariants = Invariants(cluster)
-        while not any(len(s.pending) for w in cluster.topology().workers if w.worker for s in w.worker.crew.spouts.values()):
+        while not any(len(s.pending) for w in cluster.topology().workers if w.worker for s in w.worker.task_set.spouts.values()):
             cluster.simulation.run_round()
             cluster.simulation.clock.advance(1)
         invariants()
-        spouts = [s for w in cluster.topology().workers if w.worker for s in w.worker.crew.spouts.values()]
+        spouts = [s for w in cluster.topology().workers if w.worker for s in w.worker.task_set.spouts.values()]
         holder = next(s for s in spouts if len(s.pending))
         other = next(s for s in spouts if s is not holder)
         root, message_id, born_ms = holder.pending.snapshot()[0][0]

@@ -119,11 +119,11 @@ class Driver:
     def rows(self, events: Iterable[Event], task: int = 1) -> list[FailedInput]:
         source = self._sources.setdefault(task, self.source(task))
         tuples = [Tuple(event, 0, source) for event in events]
-        return self.runner.run(tuples) if tuples else []
+        return self.runner.execute_tuples(tuples) if tuples else []
 
     def late_rows(self, events: Sequence[Event]) -> list[FailedInput]:
         source = Source("spout", 1, "default", FIELDS, is_late=True)
-        return self.runner.run([Tuple(event, 0, source) for event in events])
+        return self.runner.execute_tuples([Tuple(event, 0, source) for event in events])
 
     def advance(self, watermark_ms: int, most: int = 1 << 30) -> None:
         before = -1

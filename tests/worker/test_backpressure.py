@@ -167,7 +167,7 @@ def test_rows_that_the_budget_left_over_wait_in_the_store_not_in_memory() -> Non
             cluster.advance(ms=1)
             for worker in cluster.topology().workers:
                 assert worker.worker is not None
-                assert not any(bolt.feed for bolt in worker.worker.crew.bolts.values())
+                assert not any(bolt.feed for bolt in worker.worker.task_set.bolts.values())
 
 
 def test_a_store_that_runs_full_is_drained_to_the_exact_count() -> None:

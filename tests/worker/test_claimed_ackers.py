@@ -87,7 +87,7 @@ def test_the_law_of_the_simulation_sees_a_tree_that_is_acked_while_a_row_of_it_w
     monkeypatch.setattr(CatchUp, "is_over", lambda self, now_ms: True)
     cluster, _ = half_an_entry(lines=20)
     home, rows = cluster.claim("n:1", ["spout", "fan", "first", "__acker"]), WaitingRows()
-    (spout,) = home.crew.spouts.values()
+    (spout,) = home.task_set.spouts.values()
 
     def step_until_acked() -> None:
         for _ in range(20):

@@ -39,7 +39,7 @@ class Count(StatefulBolt):
 
 def counted(cluster: Workers, bolt: str, owner: str = "n:1") -> int:
     """Return the count that a new owner of the bolt finds."""
-    (task,) = cluster.claim(owner, [bolt]).crew.bolts.values()
+    (task,) = cluster.claim(owner, [bolt]).task_set.bolts.values()
     assert task.state is not None
     return int(task.state.get("count", 0))
 
@@ -74,7 +74,7 @@ def test_a_spout_of_another_worker_is_told_of_failures_alone() -> None:
     cluster = Workers(chain(spout, Refuse()), {**CONF, "topology.delivery.guarantee": "at-least-once"})
     workers = [cluster.claim(f"n:{n}", [component]) for n, component in enumerate(("spout", "bolt", "__acker"))]
     spout.feed(["x"])
-    (task,) = workers[0].crew.spouts.values()
+    (task,) = workers[0].task_set.spouts.values()
     cluster.step_until(lambda: task.pending.snapshot()[1], *reversed(workers))
     settled = task.pending.snapshot()[1]
     assert "failed by the bolt" in str(settled) and "does not know why" not in str(settled)
@@ -214,8 +214,8 @@ def test_nothing_of_a_settled_tree_stays_with_ackers_and_spouts() -> None:
     cluster.step(*workers, times=10)
     assert sorted(spout.acked) == list(range(12)) and not spout.failed
     workers = [cluster.claim(place, components) for place, components in places.items()]
-    assert all(spout.pending.idle for spout in workers[0].crew.spouts.values())
-    assert not any(len(acker.ledger) for acker in workers[1].crew.ackers.values())
+    assert all(spout.pending.idle for spout in workers[0].task_set.spouts.values())
+    assert not any(len(acker.ledger) for acker in workers[1].task_set.ackers.values())
 
 
 def test_open_trees_outlive_their_acker() -> None:

@@ -90,7 +90,7 @@ class Hands:
             self.cpu += cpu
             return []
 
-        self.watch.run(run, [])
+        self.watch.call(run, [])
         self.wall += pause
 
 
@@ -138,7 +138,7 @@ def test_a_real_sleep_is_no_work_and_a_real_loop_is() -> None:
             watch = CallWatch("slow", 3, said.append)
             until = time.monotonic() + 0.6
             while time.monotonic() < until:
-                watch.run(call, [])
+                watch.call(call, [])
             return bool(said)
 
         # On a busy machine a sleep is lost among waits for a CPU, and a stopped process seems to sleep

@@ -86,7 +86,7 @@ def test_a_simulation_does_not_wait_for_threads_whose_outcomes_a_full_disk_keeps
         cluster.advance(1)
         store, process = cluster.topology().store, cluster.topology().worker_of("bolt").process
         assert process is not None and process.worker is not None
-        (bolt,) = (b for b in process.worker.crew.bolts.values() if isinstance(b.runner.bolt, ThreadedBolt))
+        (bolt,) = (b for b in process.worker.task_set.bolts.values() if isinstance(b.runner.bolt, ThreadedBolt))
         runner = bolt.runner
         assert isinstance(runner, ManualRunner)
         store.is_disk_full = True

@@ -141,7 +141,7 @@ class Stepper:
 
     def _execute(self, values: Sequence[Any], component: str, stream: str, at_ms: int) -> Tuple:
         tup = self._tuple(values, component, stream, at_ms)
-        self._run.run([(tup.values, tup.roots, tup.source)])
+        self._run.execute([(tup.values, tup.roots, tup.source)])
         return tup
 
     def _tuple(self, values: Sequence[Any], component: str, stream: str, at_ms: int) -> Tuple:

@@ -38,47 +38,50 @@ class WatchedRunner(FoldingRunner):
         self.has_ties = False
         self._last_ms = NEVER
         self._moment_ms = NEVER  # greatest one at which something fired
-        self._lane_by_rows = {
-            id(target.rows): lane for lane in emitter.lanes if lane.clock is not None for target in (*lane.targets, *lane.late)
+        self._output_by_rows = {
+            id(target.rows): output
+            for output in emitter.timed_outputs
+            if output.clock is not None
+            for target in (*output.targets, *output.late)
         }
-        self._fires_cells = self._fires_cells and not self._lane_by_rows
+        self._fires_cells = self._fires_cells and not self._output_by_rows
         self._behind_ms: dict[OutputClock, int] = {}
         self._oldest_on_arrival: dict[OutputClock, int] = {}
 
-    def behind_ms(self, lane: OutputClock) -> int:
-        """Return how far a row of this lane was behind; for rows emitted on arrival, any watermark counts as announced."""
-        on_arrival = self._moment_ms - self._oldest_on_arrival.get(lane, self._moment_ms)
-        return max(0, on_arrival, self._behind_ms.get(lane, 0))
+    def behind_ms(self, output: OutputClock) -> int:
+        """Return how far a row of this output was behind; for rows emitted on arrival, any watermark counts as announced."""
+        on_arrival = self._moment_ms - self._oldest_on_arrival.get(output, self._moment_ms)
+        return max(0, on_arrival, self._behind_ms.get(output, 0))
 
-    def run(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
+    def execute_tuples(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Execute every tuple; return the failed ones, whose changes are undone."""
-        if not self._lane_by_rows:
-            return super().run(tuples)
+        if not self._output_by_rows:
+            return super().execute_tuples(tuples)
         place = len(self._emitter.log)
-        failures = super().run(tuples)
-        for lane, at_ms in self._emitted(place):
-            self._oldest_on_arrival[lane] = min(at_ms, self._oldest_on_arrival.get(lane, at_ms))
+        failures = super().execute_tuples(tuples)
+        for output, at_ms in self._emitted(place):
+            self._oldest_on_arrival[output] = min(at_ms, self._oldest_on_arrival.get(output, at_ms))
         return failures
 
     def _try(self, due: Firing | Timer | Row, now_ms: int) -> bool:
-        if not self._lane_by_rows:
+        if not self._output_by_rows:
             return super()._try(due, now_ms)
         place = len(self._emitter.log)
         is_done = super()._try(due, now_ms)
         announced_ms = due.at_ms if isinstance(due, Row) else (due.end if isinstance(due, Firing) else due.at_ms) - 1
         self._moment_ms = max(self._moment_ms, announced_ms)
-        for lane, at_ms in self._emitted(place):
-            self._behind_ms[lane] = max(announced_ms - at_ms, self._behind_ms.get(lane, 0))
+        for output, at_ms in self._emitted(place):
+            self._behind_ms[output] = max(announced_ms - at_ms, self._behind_ms.get(output, 0))
         return is_done
 
     def _emitted(self, place: int) -> Iterator[tuple[OutputClock, int]]:
-        """Yield the times of rows emitted since the log had this length, each with its stream's lane to a subscriber."""
+        """Yield the times of rows emitted since the log had this length, each with its stream's output to a subscriber."""
         found = {id(rows): rows for rows in self._emitter.log[place:]}
         for known, count in Counter(map(id, self._emitter.log[place:])).items():
-            lane = self._lane_by_rows.get(known)
-            if lane is not None:
-                times = (lane.time_of(row[0]) for row in found[known][-count:])
-                yield from ((lane, at_ms) for at_ms in times if type(at_ms) is int and 0 <= at_ms <= LAST_MS)
+            output = self._output_by_rows.get(known)
+            if output is not None:
+                times = (output.time_of(row[0]) for row in found[known][-count:])
+                yield from ((output, at_ms) for at_ms in times if type(at_ms) is int and 0 <= at_ms <= LAST_MS)
 
     def _call(self, firing: Firing) -> None:
         tuples, field = firing.content.tuples, self._settings.timestamp_field

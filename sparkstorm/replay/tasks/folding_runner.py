@@ -38,8 +38,8 @@ class FoldingRunner(TimedRunner):
         )
 
     def run_rows(self, rows: Sequence[Any]) -> list[FailedInput]:
-        """Take in rows (values, roots, source) as `run` does tuples."""
-        return [] if self._fires_cells and self._fold(rows) else self.run(list(starmap(Tuple, rows)))
+        """Take in rows (values, roots, source) as `execute_tuples` does tuples."""
+        return [] if self._fires_cells and self._fold(rows) else self.execute_tuples(list(starmap(Tuple, rows)))
 
     def _fold(self, rows: Sequence[Any]) -> bool:
         """Fold rows of one source into accumulators; False, with nothing changed, where one of them needs a closer look."""

@@ -23,7 +23,7 @@ class OutEdges:
     def __init__(self, job: Job, parts: TaskParts, local: frozenset[int], make_instance: Callable[[str], Any]) -> None:
         self.inputs: dict[int, list[OutEdge]] = {}
         self.by_ends: dict[tuple[int, int], list[OutEdge]] = {}  # by sending and receiving task
-        self.lanes: dict[int, tuple[OutputClock, ...]] = {}
+        self.timed_outputs: dict[int, tuple[OutputClock, ...]] = {}
         self._job, self._parts, self._local, self._make_instance = job, parts, local, make_instance
         spouts = {c.id for c in parts.topology.spouts}
         self._asked = {feed for name, feed in result_names(job.plan).items() if name in job.wanted and feed.spout not in spouts}
@@ -32,7 +32,7 @@ class OutEdges:
         """Create and return a task's outputs."""
         plan, seed = self._job.plan, self._parts.seed(task)
         outputs = self._parts.outputs(task, self._local)
-        self.lanes[task] = outputs.lanes
+        self.timed_outputs[task] = outputs.timed_outputs
         for stream, route in outputs.routes.items():
             if Feed(component, stream) in self._job.kept:
                 route.subscribe(Grouping("global"), [Target(KEPT, [], False)], task, seed)

@@ -123,7 +123,7 @@ class _Partition:
         self._timeless: list[tuple[int, bytes]] = []  # rows of data without a time, as dead letters by task
         self._dividers: list[Divide] | None = None  # of batches of data
         self._runs = {task: self._make(b, task) for b in stage.bolts for task in self._mine[b]}
-        self._unopened = self._lanes_of_data() if job.is_timed and stage.feed else []
+        self._unopened = self._outputs_of_data() if job.is_timed and stage.feed else []
 
     # -- making ----------------------------------------------------------------------------------------------------
 
@@ -134,8 +134,8 @@ class _Partition:
         route = self._edges.outputs(feed.spout, task, True).routes[feed.stream]
         has_own_clock = self._job.newest_ms is not None and feed not in self._job.sequence
         begun = [Begun.of(self._job.plan.begin.get(each, ())).clocks for each in ([task] if has_own_clock else tasks)]
-        for lane in self._edges.lanes[task]:
-            lane.restore(max(each.get((lane.stream, lane.subscriber), NEVER) for each in begun))
+        for output in self._edges.timed_outputs[task]:
+            output.restore(max(each.get((output.stream, output.subscriber), NEVER) for each in begun))
         self._dividers = dividers_of(route)
         return route
 
@@ -152,10 +152,10 @@ class _Partition:
             return WindowTask(bolt, outputs, self._codec, mode, self._times(component, bolt))
         return ReplayTask(bolt, outputs, self._codec, mode)
 
-    def _lanes_of_data(self) -> list[OutputClock]:
+    def _outputs_of_data(self) -> list[OutputClock]:
         """Return the outputs by event time of the tasks that this partition's data begin."""
         plain = [task for task, run in self._runs.items() if not isinstance(run, WindowTask)]
-        return [lane for task in plain for lane in self._edges.lanes[task] if lane.clock is not None]
+        return [output for task in plain for output in self._edges.timed_outputs[task] if output.clock is not None]
 
     def _times(self, component: str, bolt: WindowedBolt | TimedBolt) -> TimeInputs:
         """Return a task's time inputs: watermarks of other tasks, or row times of data if their column is the bolt's time field."""
@@ -268,7 +268,7 @@ class _Partition:
 
     def _run_parts(self, run: ReplayTask, rows: list[Any]) -> Iterator[int]:
         for part in self._sizer.parts(rows):
-            run.run(part)
+            run.execute(part)
             yield count_rows(part) if run.takes_pieces else len(part)
 
     def _piece(self, chunk: Chunk, types: Mapping[str, Any]) -> list[Any]:
@@ -313,7 +313,7 @@ class _Partition:
         """
         for task, run in self._runs.items():
             if rows := self._gather(task, run):
-                run.run(rows)
+                run.execute(rows)
         for run in self._runs.values():
             run.take_emitted()
             run.put_marks()
@@ -355,12 +355,12 @@ class _Partition:
         would wait for the first mark of every task, and hold all of history but the last task's part.
         """
         waiting = self._unopened
-        self._unopened = [lane for lane in waiting if lane.clock is not None and lane.clock.newest_ms == NEVER]
-        for lane in waiting:
-            if lane.clock is None or lane.clock.newest_ms == NEVER:
+        self._unopened = [output for output in waiting if output.clock is not None and output.clock.newest_ms == NEVER]
+        for output in waiting:
+            if output.clock is None or output.clock.newest_ms == NEVER:
                 continue
-            values, source = (lane.stream, lane.clock.opening_mark_ms()), lane.mark_source
-            for target in lane.targets:
+            values, source = (output.stream, output.clock.opening_mark_ms()), output.mark_source
+            for target in output.targets:
                 if not target.is_local:
                     yield from self._writer.rows(target.task, source.task, source.channel, [(values, 0, source)])
 
@@ -405,21 +405,21 @@ class _Partition:
         evidence = Evidence()
         for run in self._runs.values():
             evidence.add_counts(run.component, self._number, run.counts.as_dict())
-        for task, lanes in self._edges.lanes.items():
-            for lane in lanes:
-                if lane.clock is not None and lane.clock.newest_ms != NEVER:
-                    output = self._job.plan.component_by_task[task], lane.stream, lane.subscriber
-                    behind_mark_ms = self._runs[task].behind_mark_ms(lane) if task in self._runs else 0
-                    evidence.add_times(output, self._partition, RowTimes.of(lane.clock, behind_mark_ms))
+        for task, timed_outputs in self._edges.timed_outputs.items():
+            for output in timed_outputs:
+                if output.clock is not None and output.clock.newest_ms != NEVER:
+                    channel = self._job.plan.component_by_task[task], output.stream, output.subscriber
+                    behind_mark_ms = self._runs[task].behind_mark_ms(output) if task in self._runs else 0
+                    evidence.add_times(channel, self._partition, RowTimes.of(output.clock, behind_mark_ms))
         return evidence
 
     def _clocks(self) -> Iterator[Chunk]:
         """Yield CLOCK chunks: the newest event time of this partition's rows, per receiving task that uses event time."""
-        for task, lanes in self._edges.lanes.items():
-            for lane in lanes:
-                if lane.clock is not None and lane.clock.newest_ms != NEVER:
-                    for target in lane.targets:
-                        yield self._writer.clock(target.task, task, lane.stream, lane.clock.newest_ms)
+        for task, timed_outputs in self._edges.timed_outputs.items():
+            for output in timed_outputs:
+                if output.clock is not None and output.clock.newest_ms != NEVER:
+                    for target in output.targets:
+                        yield self._writer.clock(target.task, task, output.stream, output.clock.newest_ms)
 
     def _sources_of(self, clocks: PartitionClocks, chunk: Chunk, values: Sequence[tuple[Any, ...]]) -> Iterable[Source]:
         return clocks.sources(self.source(chunk.sender, chunk.stream), chunk.source, values)

@@ -124,7 +124,7 @@ class ReplayTask(Task):
         is_basic = isinstance(bolt, BasicBolt)
         kind = Emitter if is_basic else ClockedEmitter
         emitter = kind(outputs.component, outputs.routes, mode.skip_bad)
-        emitter.lanes = outputs.lanes
+        emitter.timed_outputs = outputs.timed_outputs
         state = _state(codec, mode) if isinstance(bolt, Stateful) else None
         super().__init__(outputs.task, outputs.component, bolt, emitter, state)
         self.counts = Counts()
@@ -142,8 +142,8 @@ class ReplayTask(Task):
     def resume(self, begun: Begun) -> None:
         """Continue the clocks of a checkpoint, before `prepare`; its state is loaded already."""
         self.stored_version = begun.version
-        for lane in self.emitter.lanes:
-            lane.restore(begun.clocks.get((lane.stream, lane.subscriber), NEVER))
+        for output in self.emitter.timed_outputs:
+            output.restore(begun.clocks.get((output.stream, output.subscriber), NEVER))
 
     def prepare(self, context: TopologyContext) -> None:
         """Make the runner and call the bolt's prepare and init_state; ReplayFailedError when they raise."""
@@ -183,7 +183,7 @@ class ReplayTask(Task):
         """Return the Arrow types by field that a bolt of columns declares."""
         return self.bolt.types if isinstance(self.bolt, ColumnBolt) else {}
 
-    def run(self, rows: Sequence[Any]) -> None:
+    def execute(self, rows: Sequence[Any]) -> None:
         """Execute rows, and pieces if it takes them, in this order, and the ticks that are due between them."""
         start, count = 0, len(rows)
         while start < count:
@@ -239,23 +239,23 @@ class ReplayTask(Task):
         """Return the time up to which windows and timers have fired; NEVER for a bolt without any."""
         return NEVER
 
-    def behind_mark_ms(self, lane: OutputClock) -> int:
+    def behind_mark_ms(self, output: OutputClock) -> int:
         """Return how far a row was behind a watermark that this task can have announced: a bolt without windows announces none."""
         return 0
 
     def kept_time(self) -> list[list[Any]]:
         """Return the entries of event time that a live task would keep in its store."""
         return [
-            [("h", lane.stream, lane.subscriber), lane.clock.newest_ms]
-            for lane in self.emitter.lanes
-            if lane.clock is not None and lane.clock.newest_ms != NEVER
+            [("h", output.stream, output.subscriber), output.clock.newest_ms]
+            for output in self.emitter.timed_outputs
+            if output.clock is not None and output.clock.newest_ms != NEVER
         ]
 
     def put_marks(self, has_ended: bool = False) -> None:
         """Send watermarks to receivers by event time, behind the rows sent so far."""
-        for lane in self.emitter.lanes:
-            if lane.clock is not None and lane.put_marks(self.low_ms, has_ended, _always):
-                for target in lane.marks.values():
+        for output in self.emitter.timed_outputs:
+            if output.clock is not None and output.put_marks(self.low_ms, has_ended, _always):
+                for target in output.marks.values():
                     now_ms = max(self._reached_ms, self.now_ms())
                     target.rows[:] = [(values, at_ms or now_ms, source) for values, at_ms, source in target.rows]
 
@@ -264,7 +264,7 @@ class ReplayTask(Task):
         some, mode = islice(values, count), self._mode
         if mode.is_timed or mode.skip_bad or mode.is_keyed or not isinstance(self.runner, BasicRunner):
             while part := list(zip(islice(some, AT_ONCE), repeat(0), repeat(source), strict=False)):
-                self.run(part)
+                self.execute(part)
             return
         for failed in self.runner.execute_values(some, source):
             self._try_again(failed)
@@ -304,7 +304,7 @@ class ReplayTask(Task):
     def _run_part(self, part: Sequence[Any]) -> Iterable[FailedInput]:
         if isinstance(self.runner, BasicRunner):
             return [(Tuple(*part[place]), failure) for place, failure in self.runner.execute_rows(part)]
-        failed: Iterable[FailedInput] = self.runner.run(list(starmap(Tuple, part)))
+        failed: Iterable[FailedInput] = self.runner.execute_tuples(list(starmap(Tuple, part)))
         return failed
 
     def _tick(self, tick: Tuple) -> None:
@@ -319,7 +319,7 @@ class ReplayTask(Task):
         self.counts.failures += 1
         tries = 1
         while self._mode.policy.wait_ms(tries) is not None:
-            failed = self.runner.run([tup])
+            failed = self.runner.execute_tuples([tup])
             if not failed:
                 self.counts.recovered += 1
                 return

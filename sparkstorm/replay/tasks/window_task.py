@@ -98,9 +98,9 @@ class WindowTask(ReplayTask):
         super().release()
         self._store.release()
 
-    def behind_mark_ms(self, lane: OutputClock) -> int:
+    def behind_mark_ms(self, output: OutputClock) -> int:
         """Return how far a row was behind a watermark that this task can have announced before it."""
-        return self._timed.behind_ms(lane)
+        return self._timed.behind_ms(output)
 
     def load_times(self, cells: Iterable[tuple[Any, Any]]) -> None:
         """Take over stored cells of windows, before `prepare`."""

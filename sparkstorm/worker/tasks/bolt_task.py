@@ -99,25 +99,25 @@ class BoltTask(Task):
             self.executed += count
             epoch.rows += count
             run_columns = self._columns_runner.execute_columns
-            lost = run_columns(rows) if self.watch is None else self.watch.run(run_columns, rows)
+            lost = run_columns(rows) if self.watch is None else self.watch.call(run_columns, rows)
             self.acked += count - len(lost)
             return [(Tuple(*row), failure) for row, failure in lost]
         if self.expect is not None:
             self.expect(rows)
         if self._rows_runner is None or self._is_watched:
-            return self.run(epoch, [Tuple(*row) for row in rows])
+            return self.execute_tuples(epoch, [Tuple(*row) for row in rows])
         self.executed += len(rows)
         epoch.rows += len(rows)
         run = self._rows_runner.execute_rows
-        failed = run(rows) if self.watch is None else self.watch.run(run, rows)
+        failed = run(rows) if self.watch is None else self.watch.call(run, rows)
         self.acked += len(rows) - len(failed)
         return [(Tuple(*rows[place]), failure) for place, failure in failed]
 
-    def run(self, epoch: Epoch, tuples: Sequence[Tuple]) -> list[FailedInput]:
+    def execute_tuples(self, epoch: Epoch, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Run tuples, new ones or held ones that are tried again; returns failed ones."""
         self.executed += len(tuples)
         epoch.rows += len(tuples)
-        failures = self.runner.run(tuples) if self.watch is None else self.watch.run(self.runner.run, tuples)
+        failures = self.runner.execute_tuples(tuples) if self.watch is None else self.watch.call(self.runner.execute_tuples, tuples)
         for recorder in self.recorders:
             recorder.note(tuples, failures)
         waiting = self.runner.unfinished(tuples)

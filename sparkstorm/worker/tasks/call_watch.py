@@ -46,7 +46,7 @@ class CallWatch:
         self._began = self._next_word = wall()
         self._waited = 0.0
 
-    def run(self, run: Callable[[Sequence[RowT]], list[FailedT]], tuples: Sequence[RowT]) -> list[FailedT]:
+    def call(self, run: Callable[[Sequence[RowT]], list[FailedT]], tuples: Sequence[RowT]) -> list[FailedT]:
         """Execute tuples and measure it."""
         wall = self._wall()
         busy = self._busy() if self._is_slow else 0.0

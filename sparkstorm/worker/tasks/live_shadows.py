@@ -44,19 +44,19 @@ class LiveShadows:
         self._bolt: BoltTask | None = None
         self._problem = ""
 
-    def follow(self, order: SetShadow, crew: TaskSet) -> None:
+    def follow(self, order: SetShadow, task_set: TaskSet) -> None:
         """Begin what the slot asks for, in place of what was under way."""
-        self.end(crew)
+        self.end(task_set)
         if order.task:
             self._order = order
-            self._problem = self._begin(order, crew)
+            self._problem = self._begin(order, task_set)
 
-    def end(self, crew: TaskSet | None) -> None:
+    def end(self, task_set: TaskSet | None) -> None:
         """End the shadow."""
         if self._recorder is not None and self._bolt is not None:
             self._bolt.recorders.remove(self._recorder)
-            if crew is not None:
-                crew.recorders.remove(self._recorder)
+            if task_set is not None:
+                task_set.recorders.remove(self._recorder)
         if self._shadow is not None and self._desk is not None:
             self._shadow.stop()
             self._desk.close([self._shadow])
@@ -74,9 +74,9 @@ class LiveShadows:
             figures = self._shadow.figures(self._order.code_key, self._recorder.lost if self._recorder is not None else 0)
         return {STATS: asdict(figures)}
 
-    def _begin(self, order: SetShadow, crew: TaskSet) -> str:
+    def _begin(self, order: SetShadow, task_set: TaskSet) -> str:
         """Begin it; an error text when that is not possible."""
-        spec, bolt = self._spec, crew.bolts.get(order.task)
+        spec, bolt = self._spec, task_set.bolts.get(order.task)
         codes = [self._read_code(Path(path)) for path in (spec.code_path, order.code_path)]
         if bolt is None:
             return f"task {order.task} is no bolt of this worker"
@@ -92,5 +92,5 @@ class LiveShadows:
         self._recorder = Recorder(self._desk, self._shadow, bolt.state, limits, self._now_ms, times)
         self._bolt = bolt
         bolt.recorders.append(self._recorder)
-        crew.recorders.append(self._recorder)
+        task_set.recorders.append(self._recorder)
         return ""

@@ -189,7 +189,7 @@ class SpoutTask:
         """Trees may begin now."""
         self._births.note(now_ms)
 
-    def run(self, epoch: Epoch, calls: int, now_ms: int) -> bool:
+    def ask(self, epoch: Epoch, calls: int, now_ms: int) -> bool:
         """Call next_tuple up to `calls` times; return False when the source had nothing. `is_dry`: so did the last one."""
         log, born = self.emitter.log, self.collector.born
         next_tuple, limit = self.spout.next_tuple, min(calls, self.pending.room)

@@ -150,14 +150,14 @@ class TaskFactory:
         plan = self._plan
         own = {task: plan.component_by_task[task] for task in sorted(plan.tasks)}
         context = WorkerContext(plan.topology_id, plan.owner, own, plan.conf, self._parts.resources)
-        crew = TaskSet(self._blocks, self._around.report_error, worker_hooks=started_hooks(plan.settings.worker_hooks, context))
+        task_set = TaskSet(self._blocks, self._around.report_error, worker_hooks=started_hooks(plan.settings.worker_hooks, context))
         self._generation, self._incarnation, self._origin = claim.generation, claim.incarnation, claim.origin
         for task in sorted(self._plan.tasks):
             record = claim.record_by_task[task]
-            crew.journals[task] = Journal(task, self._plan.codec)
+            task_set.journals[task] = Journal(task, self._plan.codec)
             component = self._plan.component_by_task[task]
-            self._add_hooks(crew, task, component)
-            crew.inboxes[task] = Inbox(
+            self._add_hooks(task_set, task, component)
+            task_set.inboxes[task] = Inbox(
                 task, self._plan.codec, self.source, record.cursor, self._kind_of_frames(component), self._spout_tasks
             )
             if component not in (ACKER, MASTER) and self._plan.settings.from_checkpoint and not record.journal:
@@ -166,29 +166,29 @@ class TaskFactory:
                     "the store has it no more: kill the topology and submit it again"
                 )
             with preparing(component, task, self._around.report_error):
-                self._add(crew, task, component, record)
-        return crew
+                self._add(task_set, task, component, record)
+        return task_set
 
-    def _add_hooks(self, crew: TaskSet, task: int, component: str) -> None:
+    def _add_hooks(self, task_set: TaskSet, task: int, component: str) -> None:
         hooks = NO_HOOKS
         if component not in (ACKER, MASTER) and (names := self._plan.component_settings(component).task_hooks):
             hooks = TaskHooks(task_hooks(names), component, task, self._around.report_error)
             hooks.call("prepare", self._parts.conf(component), self._context(task, component))
-            crew.hooks.append(hooks)
+            task_set.hooks.append(hooks)
         self._hooks_of[task] = hooks
 
-    def _add(self, crew: TaskSet, task: int, component: str, record: TaskRecord) -> None:
+    def _add(self, task_set: TaskSet, task: int, component: str, record: TaskRecord) -> None:
         if component == ACKER:
-            crew.ackers[task] = self._acker(task, crew, record)
+            task_set.ackers[task] = self._acker(task, task_set, record)
         elif component == MASTER:
             return  # its slot does its duties; the task has its place, its fence and its heartbeat
         elif self._plan.topology.components[component].kind == "spout":
-            crew.spouts[task] = self._spout(task, component, crew, record)
+            task_set.spouts[task] = self._spout(task, component, task_set, record)
         else:
-            crew.bolts[task] = bolt = self._bolt(task, component, crew, record)
+            task_set.bolts[task] = bolt = self._bolt(task, component, task_set, record)
             if component in self._plan.settings.recorded_components:
-                bolt.recorders.append(recorder := self._recorder(bolt, crew))
-                crew.recorders.append(recorder)
+                bolt.recorders.append(recorder := self._recorder(bolt, task_set))
+                task_set.recorders.append(recorder)
 
     def _kind_of_frames(self, component: str) -> int:
         """Return the kind of frame that a task of this component receives: acker messages, settled roots, or rows."""
@@ -198,23 +198,23 @@ class TaskFactory:
             return ROWS
         return SETTLED if self._plan.topology.components[component].kind == "spout" else ROWS
 
-    def _recorder(self, bolt: BoltTask, crew: TaskSet) -> Recorder:
+    def _recorder(self, bolt: BoltTask, task_set: TaskSet) -> Recorder:
         plan, now_ms = self._plan, self._around.now_ms
         directory = plan.settings.record_directory or plan.log_dir
         if not directory:
             raise WorkerFailedError(f"{COMPONENTS} is set, but topology.record.directory is not: nobody here has a folder for logs")
-        if crew.recording is None:
-            crew.recording = Recording(str(directory), plan.topology_id, now_ms, is_threaded=bool(plan.log_dir))
+        if task_set.recording is None:
+            task_set.recording = Recording(str(directory), plan.topology_id, now_ms, is_threaded=bool(plan.log_dir))
         index = self._tasks[bolt.component].index(bolt.task)
-        return crew.recording.recorder(
+        return task_set.recording.recorder(
             bolt.component, bolt.task, index, plan.token_by_task[bolt.task], plan.component_settings(bolt.component), bolt.state
         )
 
     def _emitter(self, task: int, component: str) -> Emitter:
-        _, _, routes, lanes = self._parts.outputs(task, frozenset(self._plan.tasks), self._blocks.targets_of(component))
+        _, _, routes, timed_outputs = self._parts.outputs(task, frozenset(self._plan.tasks), self._blocks.targets_of(component))
         hooks, is_strict = self._hooks_of[task], self._plan.is_strict or self._plan.is_careful
         emitter = hooked_emitter(component, routes, hooks) if hooks else Emitter(component, routes, is_strict)
-        emitter.lanes = lanes
+        emitter.timed_outputs = timed_outputs
         return emitter
 
     def _context(self, task: int, component: str) -> TopologyContext:
@@ -233,14 +233,14 @@ class TaskFactory:
             self._column_bolts[component] = isinstance(self._plan.make_instance(component), ColumnBolt)
         return self._column_bolts[component]
 
-    def _acker(self, task: int, crew: TaskSet, record: TaskRecord) -> AckerTask:
+    def _acker(self, task: int, task_set: TaskSet, record: TaskRecord) -> AckerTask:
         ledger = new_ledger()
         with reading(self._key("journal", task)):
-            whole, deltas = whole_and_deltas(list(crew.journals[task].read(record)), "l")
+            whole, deltas = whole_and_deltas(list(task_set.journals[task].read(record)), "l")
             ledger.load(whole or b"", deltas)
-        return AckerTask(task, ledger, crew.inboxes[task], record.last_entry)
+        return AckerTask(task, ledger, task_set.inboxes[task], record.last_entry)
 
-    def _spout(self, task: int, component: str, crew: TaskSet, record: TaskRecord) -> SpoutTask:
+    def _spout(self, task: int, component: str, task_set: TaskSet, record: TaskRecord) -> SpoutTask:
         spout: Spout = self._plan.make_instance(component)
         emitter = self._emitter(task, component)
         expect_batches = partial(self._blocks.expect_batches, component)
@@ -251,12 +251,12 @@ class TaskFactory:
         if spout.blocking or self._plan.component_settings(component).executor_threads:
             spout = threaded(spout, self._around.wake)
         births = self._blocks.births(component)
-        made = SpoutTask(task, component, spout, emitter, collector, pending, crew.inboxes[task], births, hooks)
+        made = SpoutTask(task, component, spout, emitter, collector, pending, task_set.inboxes[task], births, hooks)
         with reading(self._key("journal", task)):
-            fields = list(crew.journals[task].read(record))
+            fields = list(task_set.journals[task].read(record))
             if self._time_plan.is_told(component):
                 times = self._stored(fields, "w", "x")
-                made.time = TaskEventTime(times, OutputWatermarks(times, emitter.lanes))
+                made.time = TaskEventTime(times, OutputWatermarks(times, emitter.timed_outputs))
             pending.load(*whole_and_deltas(fields, "p"))
         spout.open(self._parts.conf(component), self._context(task, component), collector)
         made.is_open = True
@@ -264,11 +264,11 @@ class TaskFactory:
             made.restore(position)
         return made
 
-    def _bolt(self, task: int, component: str, crew: TaskSet, record: TaskRecord) -> BoltTask:
+    def _bolt(self, task: int, component: str, task_set: TaskSet, record: TaskRecord) -> BoltTask:
         bolt: Bolt | BasicBolt | WindowedBolt | TimedBolt | TransactionalSink = self._plan.make_instance(component)
         emitter = self._emitter(task, component)
         with reading(self._key("journal", task)):
-            fields = list(crew.journals[task].read(record))
+            fields = list(task_set.journals[task].read(record))
             state = self._state(bolt, task, fields)
             times = self._stored(fields, "w", "x") if self._time_plan.is_told(component) else None
             if isinstance(bolt, TransactionalSink):
@@ -277,10 +277,10 @@ class TaskFactory:
             else:
                 runner = self._runner(bolt, emitter, state, times, task)
             births, feed = self._blocks.births(component), self._blocks.feeds[task]
-            inbox, new_key = crew.inboxes[task], self._around.new_key
+            inbox, new_key = task_set.inboxes[task], self._around.new_key
             made = BoltTask(task, component, bolt, runner, emitter, state, inbox, new_key, births, feed)
             made.expect = expecting(self._plan.topology, component, bolt, state)
-            crew.journals[task].lazy = state if isinstance(state, LazyState) else None
+            task_set.journals[task].lazy = state if isinstance(state, LazyState) else None
             made.hooks = self._hooks_of[task]
             if self._plan.log_dir and not isinstance(runner.bolt, ThreadedBolt):  # a simulation has no time of its own to measure
                 made.watch = CallWatch(component, task, self._around.report_error)
@@ -309,7 +309,7 @@ class TaskFactory:
         plan, component = self._time_plan, made.component
         hearing = InputWatermarks(times, plan.inputs(component, self._tasks), plan.is_in_cycle(component))
         timing = made.runner if isinstance(made.runner, TimedRunner) else None
-        made.time = TaskEventTime(times, OutputWatermarks(times, made.emitter.lanes), hearing, timing)
+        made.time = TaskEventTime(times, OutputWatermarks(times, made.emitter.timed_outputs), hearing, timing)
 
     def _timed_runner(
         self, bolt: WindowedBolt | TimedBolt, emitter: Emitter, state: MemoryState, times: MemoryState, task: int

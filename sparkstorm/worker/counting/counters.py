@@ -16,18 +16,18 @@ _CONTAINERS = frozenset({list, dict, set, deque, defaultdict, OrderedDict, Count
 _SHOWN = ("emitted", "transferred", "executed", "acked", "failed", "parked", "retried", "pending")
 
 
-class Tally:
+class Counters:
     """Brings a Progress up to date from the tasks."""
 
-    def __init__(self, plan: WorkerPlan, crew: TaskSet, progress: Progress, meters: Meters) -> None:
+    def __init__(self, plan: WorkerPlan, task_set: TaskSet, progress: Progress, meters: Meters) -> None:
         self._meters = meters
         self._plan = plan
-        self._crew = crew
+        self._task_set = task_set
         self._progress = progress
-        for task in (*crew.spouts, *crew.bolts):
+        for task in (*task_set.spouts, *task_set.bolts):
             self.of(task).token = plan.token_by_task[task]
-        self._spouts = [(self.of(task), spout) for task, spout in crew.spouts.items()]
-        self._bolts = [(self.of(task), bolt) for task, bolt in crew.bolts.items()]
+        self._spouts = [(self.of(task), spout) for task, spout in task_set.spouts.items()]
+        self._bolts = [(self.of(task), bolt) for task, bolt in task_set.bolts.items()]
         self._threaded = [(counts, bolt) for counts, bolt in self._bolts if bolt.has_thread]
 
     def of(self, task: int) -> TaskCounts:
@@ -96,17 +96,17 @@ class Tally:
     def _shown(self, tasks: list[int]) -> dict[str, Any]:
         known = self._progress.counts_by_task
         counts = {name: sum(getattr(known[task], name) for task in tasks if task in known) for name in _SHOWN}
-        return {**counts, **self._meters.shown(tasks, {**self._crew.bolts, **self._crew.spouts})}
+        return {**counts, **self._meters.shown(tasks, {**self._task_set.bolts, **self._task_set.spouts})}
 
     def keeps(self) -> list[str]:
         """Return the largest of what tasks keep in memory, a phrase each: state, inputs, messages, attributes of user code."""
         found: list[tuple[int, str]] = []
-        for task, bolt in self._crew.bolts.items():
+        for task, bolt in self._task_set.bolts.items():
             where = f"{bolt.component}#{task}"
             found.append((len(bolt.state) if bolt.state is not None else 0, f"keys of state in {where}"))
             found.append((len(bolt.held), f"inputs that {where} has not acked"))
             found += _attributes(bolt.runner.bolt, where)
-        for task, spout in self._crew.spouts.items():
+        for task, spout in self._task_set.spouts.items():
             found.append((len(spout.pending), f"open messages of {spout.component}#{task}"))
             found += _attributes(spout.spout, f"{spout.component}#{task}")
         largest = sorted((each for each in found if each[0] >= _WORTH_SAYING), reverse=True)[:3]

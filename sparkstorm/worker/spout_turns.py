@@ -19,22 +19,22 @@ _LONGEST_PAUSE_MS = 10
 _BOLTS_FIRST_MS = 200  # bolts go first, but spouts elsewhere must not be able to keep them busy for ever
 
 
-class Sources:
+class SpoutTurns:
     """Turns of a worker's spout tasks. Method `deliver` of the worker counts what a task has emitted."""
 
     def __init__(
         self,
         plan: WorkerPlan,
-        crew: TaskSet,
+        task_set: TaskSet,
         clock: Clock,
-        gates: Backpressure,
+        backpressure: Backpressure,
         budget: Budget,
         deliver: Callable[[Epoch, SpoutTask], None],
         breaker: CircuitBreaker,
     ) -> None:
         self._breaker = breaker
-        self._spouts = crew.spouts
-        self._clock, self._gates, self._budget, self._deliver = clock, gates, budget, deliver
+        self._spouts = task_set.spouts
+        self._clock, self._backpressure, self._budget, self._deliver = clock, backpressure, budget, deliver
         self._pause_ms = plan.settings.spout_sleep_ms
         self._ran_ms = 0
         self.is_active = False
@@ -51,14 +51,14 @@ class Sources:
         """Return whether bolts have kept the spouts waiting for too long."""
         return now_ms - self._ran_ms >= _BOLTS_FIRST_MS
 
-    def run(self, epoch: Epoch) -> bool:
+    def ask_all(self, epoch: Epoch) -> bool:
         """Let every spout task emit: few tuples each where there are many, so that their rows stay in the processor's caches."""
         self._ran_ms = self._clock.now_ms()
         calls = max(1, min(_CALLS_PER_TURN, self._budget.rows - epoch.rows))
         calls = max(1, calls // max(1, len(self._spouts)))
-        return sum(self.run_one(epoch, spout, calls) for spout in self._spouts.values()) > 0
+        return sum(self.ask_one(epoch, spout, calls) for spout in self._spouts.values()) > 0
 
-    def run_one(self, epoch: Epoch, spout: SpoutTask, calls: int) -> bool:
+    def ask_one(self, epoch: Epoch, spout: SpoutTask, calls: int) -> bool:
         """Let one spout task emit, unless it rests or is held back; return whether it did."""
         began_us, spent = self._clock.now_us(), spout.spent
         if (cause := self._held_by(spout)) is not None or spent.pause is not None:
@@ -67,7 +67,7 @@ class Sources:
             return False
         spout.begin(now_ms := began_us // 1000)
         calls, sent_bytes = min(calls, spout.pace), epoch.bytes
-        did = spout.run(epoch, calls, now_ms)
+        did = spout.ask(epoch, calls, now_ms)
         self._deliver(epoch, spout)
         now_us = self._clock.now_us()
         spent.busy_us += now_us - began_us
@@ -82,9 +82,9 @@ class Sources:
         """Return why a spout task may not run, whatever its source has; None when it may."""
         if not self.is_active or self._breaker.is_open:
             return INACTIVE
-        if self._gates.is_store_filling:
+        if self._backpressure.is_store_filling:
             return STORE
-        if self._gates.is_shut(spout.task):
+        if self._backpressure.is_shut(spout.task):
             return BACKLOG
         return PENDING if spout.pending.room == 0 else None
 
