@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -187,6 +188,38 @@ def test_an_error_of_the_source_of_values_is_no_failure_of_an_input(which: str, 
             runner.execute_values(values(*first), SOURCE)
         kept = [row[0][0] for target in emitter.routes["default"].targets for row in target.rows]
         assert kept == [value for value in first if value != "bad"]
+
+
+def _outcome(values: Iterator[tuple[Any, ...]]) -> tuple[list[Any], list[Any], str]:
+    """Return the rows that are kept, the failures, and the error of the values themselves."""
+    emitter = emitter_of("global")
+    runner = BasicRunner(_Counting(), emitter, None, BasicCollector(emitter, 2, lambda failure: None))
+    failures, error = list[Any](), ""
+    try:
+        failures = [(tup.values, failure.text) for tup, failure in runner.execute_values(values, SOURCE)]
+    except Exception as broken:
+        error = f"{type(broken).__name__}: {broken}"
+    return [row[:2] for target in emitter.routes["default"].targets for row in target.rows], failures, error
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_values_and_errors_of_any_source_come_out_alike_in_both_tiers(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(seed)
+    events = [random.choice([1, 2, "bad", None, "x"]) for _ in range(random.randrange(12))]
+    error = random.choice([None, OSError("broke"), ValueError("a bad value"), RuntimeError(), KeyError("k")])
+
+    def values() -> Iterator[tuple[Any, ...]]:
+        for value in events:
+            yield (value,)
+        if error is not None:
+            raise error
+
+    outcomes = []
+    for tier in (None, core):
+        monkeypatch.setattr(runners, "core", tier)
+        outcomes.append(_outcome(values()))
+    assert outcomes[0] == outcomes[1]
+    assert bool(outcomes[0][2]) == (error is not None)
 
 
 @pytest.mark.parametrize(("data", "weight"), [
