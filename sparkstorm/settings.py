@@ -193,6 +193,7 @@ STORE_LOSS, CONTINUE = "topology.store.loss", "continue"
 class WorkerSettings(Settings):
     """Settings of a topology that hold for a whole worker."""
 
+    workers: Annotated[int, "topology.workers"]
     max_worker_deaths: Annotated[int, "topology.max.worker.deaths"]
     inbox_high_bytes: Annotated[int, "topology.inbox.high.bytes"]
     spout_sleep_ms: Annotated[int, "topology.sleep.spout.wait.strategy.time.ms"]

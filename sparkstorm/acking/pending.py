@@ -70,8 +70,9 @@ class Pending:
         "_unwritten",
     )
 
-    def __init__(self, max_spout_pending: int | str | None = None, needs_callbacks: bool = True) -> None:
-        self._adaptive = AdaptiveLimit() if max_spout_pending == "auto" else None
+    def __init__(self, max_spout_pending: int | str | None = None, needs_callbacks: bool = True, workers: int = 1) -> None:
+        """`workers` among which the trees' rows are divided."""
+        self._adaptive = AdaptiveLimit(workers) if max_spout_pending == "auto" else None
         limit = self._adaptive.limit if self._adaptive is not None else max_spout_pending
         if isinstance(limit, str) or (limit is not None and limit < 1):
             raise ValueError(f"topology.max.spout.pending must be 1 or more, or auto, not {max_spout_pending!r}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from sparkstorm.acking import AdaptiveLimit, Pending
@@ -10,9 +12,15 @@ from sparkstorm.acking.pending_limit import FIRST, LEAST, MOST, TARGET_MS, WINDO
 
 def driven(per_ms: float, floor_ms: int, windows: int = 40, former: AdaptiveLimit | None = None) -> AdaptiveLimit:
     """Drive a limit as a task does that keeps it full: so many trees a millisecond, none faster than the floor."""
-    limit, now_ms = (AdaptiveLimit(), 0) if former is None else (former, 10**9)
+    return followed(lambda limit: max(floor_ms, limit / per_ms), windows, former)
+
+
+def followed(latency: Callable[[int], float], windows: int = 60, former: AdaptiveLimit | None = None) -> AdaptiveLimit:
+    """Drive a limit that is always full by the latency under it."""
+    limit = AdaptiveLimit() if former is None else former
+    now_ms = 10**9 if limit._since_ms is None else limit._since_ms
     for _ in range(windows):
-        latency_ms = max(floor_ms, round(limit.limit / per_ms))
+        latency_ms = round(latency(limit.limit))
         now_ms += 2 * max(WINDOW_MS, latency_ms)
         limit.note([latency_ms] * 50, limit.limit, now_ms)
     return limit
@@ -30,9 +38,38 @@ def test_a_task_that_gets_slower_is_followed() -> None:
     assert driven(5.0, 1, former=limit).limit == pytest.approx(5.0 * TARGET_MS, rel=0.25)
 
 
-def test_latency_that_no_limit_mends_ends_at_the_least_and_a_fast_task_at_the_most() -> None:
-    assert driven(1.0, 10_000).limit == LEAST
+def test_a_slow_task_ends_at_the_least_and_a_fast_task_at_the_most() -> None:
+    assert driven(0.1, 1).limit == LEAST
     assert driven(1e6, 1).limit == MOST
+
+
+def test_a_task_whose_rows_are_divided_among_workers_keeps_as_many_trees_for_each() -> None:
+    limit = followed(lambda open_trees: open_trees / 0.1, former=AdaptiveLimit(5))
+    assert limit.limit == 5 * LEAST
+
+
+def carried(latency: Callable[[int], float], windows: int = 60, former: AdaptiveLimit | None = None) -> float:
+    """Return the trees per millisecond of a task with so much latency under a limit, in the mean of the last half."""
+    limit, rates = followed(latency, windows // 2, former), []
+    for _ in range(windows // 2):
+        limit = followed(latency, 1, limit)
+        rates.append(limit.limit / latency(limit.limit))
+    return sum(rates) / len(rates)
+
+
+@pytest.mark.parametrize("base_ms", [60, 300, 600])
+def test_a_distance_is_not_taken_for_a_queue(base_ms: int) -> None:
+    assert carried(lambda open_trees: max(base_ms, open_trees / 20)) >= 0.8 * 20
+
+
+@pytest.mark.parametrize("base_ms", [60, 300, 600])
+def test_where_work_and_way_take_turns_most_of_the_throughput_is_left(base_ms: int) -> None:
+    assert carried(lambda open_trees: base_ms + open_trees / 5) >= 0.6 * 5
+    assert followed(lambda open_trees: base_ms + open_trees / 5).limit <= 5 * 7 * base_ms
+
+
+def test_a_way_that_becomes_longer_is_found_out() -> None:
+    assert carried(lambda open_trees: max(600, open_trees / 20), former=driven(20.0, 1)) >= 0.8 * 20
 
 
 def test_a_task_that_does_not_fill_its_limit_keeps_it() -> None:
@@ -54,15 +91,16 @@ def test_few_trees_and_short_times_decide_nothing() -> None:
 
 
 def test_pending_asks_its_limit() -> None:
-    pending = Pending("auto")
+    pending, now_ms = Pending("auto", workers=2), 0
     assert pending.room == FIRST
     for window in range(12):
-        now_ms = window * WINDOW_MS
-        roots = range(window * MOST + 1, window * MOST + 1 + pending.room)
+        room = pending.room
+        roots = range(window * MOST + 1, window * MOST + 1 + room)
+        now_ms += 20 * room
         for root in roots:
-            pending.add(root, root, now_ms - 400)
+            pending.add(root, root, now_ms - 10 * room)
         assert pending.room == 0
         pending.settle(roots, (), now_ms)
-    assert pending.room == LEAST
+    assert pending.room == 2 * LEAST
     with pytest.raises(ValueError, match="not 'many'"):
         Pending("many")

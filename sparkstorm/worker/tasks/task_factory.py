@@ -247,7 +247,8 @@ class TaskFactory:
         collector = SpoutCollector(emitter, task, self._root_maker(), self._around.report_error, self._plan.codec, expect_batches)
         hooks = self._hooks_of[task]
         has_callbacks = bool(hooks) or type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
-        pending = Pending(self._plan.component_settings(component).max_spout_pending, has_callbacks)
+        limit = self._plan.component_settings(component).max_spout_pending
+        pending = Pending(limit, has_callbacks, self._plan.settings.workers)
         if spout.blocking or self._plan.component_settings(component).executor_threads:
             spout = threaded(spout, self._around.wake)
         births = self._blocks.births(component)
