@@ -1,9 +1,19 @@
-"""Budget of an epoch: limits on its time, rows and bytes, and batch sizes within it."""
+"""Budget of an epoch: limits on its time, rows and bytes, and batch sizes within it.
+
+Law: under load an epoch lasts `topology.epoch.loaded.ms`, or as long as its commit if that is longer, so that a worker far
+from its store spends half of its time on work at least. Commits one behind the other on the wire, without waiting for
+each answer, would spend all of it, but each would build on one that may be refused: state, sinks and callbacks would
+have to be taken back. Storm and Flink need not choose: what they send is no commit.
+"""
 
 from __future__ import annotations
 
 from sparkstorm.settings import EpochSettings
 from sparkstorm.worker.epoch import Epoch
+
+_LONGEST_MS = 500
+"""Double of it would let a worker answer its slot and end no sooner than after two seconds (an epoch may run twice its length)."""
+_SHARE = 1 / 8  # of a new commit's time in the mean, as TCP smooths its round trips (RFC 6298)
 
 
 class Budget:
@@ -14,8 +24,9 @@ class Budget:
         self._loaded_ms = settings.loaded_ms
         self.rows = settings.rows
         self._bytes = settings.bytes
-        self._ms = self._idle_ms
-        self._deadline_ms = 0
+        self._commit_ms = 0.0
+        self._ms = float(self._idle_ms)
+        self._deadline_ms = 0.0
 
     def begin(self, now_ms: int) -> None:
         """An epoch begins."""
@@ -33,7 +44,12 @@ class Budget:
 
     def end(self, was_over: bool) -> None:
         """An epoch ended because its budget was over, or because there was nothing left to do."""
-        self._ms = min(self._ms * 2, self._loaded_ms) if was_over else max(self._ms // 2, self._idle_ms)
+        longest_ms = max(self._loaded_ms, min(self._commit_ms, _LONGEST_MS))
+        self._ms = min(self._ms * 2, longest_ms) if was_over else max(self._ms // 2, self._idle_ms)
+
+    def note_commit(self, took_ms: float) -> None:
+        """Take in the time of a commit, from its sending to its answer."""
+        self._commit_ms += (took_ms - self._commit_ms) * _SHARE
 
     def pace(self, pace: int, done: int, took_ms: int, most: int, sent_bytes: int) -> int:
         """Return the next batch size: work of a few milliseconds, from what the last batch took and sent."""

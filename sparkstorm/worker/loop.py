@@ -43,7 +43,7 @@ def run_worker(spec: WorkerSpec, control: Control) -> int:
         run = WorkerRun(
             spec, control, clock, beats, lambda: _start(spec, control, clock, transport, wake_up.send), LogLevels().apply
         )
-        return _drive(run, control, clock, transport, wake_up)
+        return drive(run, control, clock, transport, wake_up)
     finally:
         ended.set()
         transport.close()
@@ -85,7 +85,8 @@ class WakeUp:
                     os.eventfd_read(fd)
 
 
-def _drive(run: WorkerRun, control: Control, clock: Clock, transport: RedisTransport, wake_up: WakeUp) -> int:
+def drive(run: WorkerRun, control: Control, clock: Clock, transport: RedisTransport, wake_up: WakeUp) -> int:
+    """Step a worker until its run is over, and wait between the steps; return its exit code."""
     fds = [control.fileno(), *wake_up.fds]
     while run.worker is None:
         due_ms = run.step()

@@ -33,6 +33,7 @@ from sparkstorm.worker.failed_inputs import FailedInputs
 from sparkstorm.worker.idle_reasons import Waiting
 from sparkstorm.worker.journal import reading
 from sparkstorm.worker.progress import Progress
+from sparkstorm.worker.read_window import ReadWindow
 from sparkstorm.worker.sinks import Sinks
 from sparkstorm.worker.spout_turns import SpoutTurns
 from sparkstorm.worker.tasks.acker_task import CatchUp
@@ -45,7 +46,6 @@ from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.timeouts import Timeouts
 from sparkstorm.worker.timers import TimerService
 
-_CHUNKS_AHEAD = 8  # frames of one task kept decoded in memory
 _CAREFUL_UNITS = 5000
 _REFUSED_MS, _REFUSED_LONG_MS = 20, 200  # the longer one once patience is over and it was no use: a disk that is full
 _PATIENCE = 50  # refusals, after which a commit goes through: this worker may be the only one who can free anything
@@ -95,6 +95,7 @@ class Worker:
         self._refusal = ""  # why the store refuses that commit
         self._refusals = 0
         self._budget = make_budget(EpochSettings.of(plan.conf))
+        self._window = ReadWindow()
         self._careful_left = _CAREFUL_UNITS if plan.is_careful else 0
         around_bolts = (self._failures, self._timers, self._counters, self._meters, self.taps)
         self._bolt_turns = BoltTurns(
@@ -233,8 +234,8 @@ class Worker:
 
     def _read(self) -> None:
         after = self._read_to()
-        found = self._transport.poll(after, _CHUNKS_AHEAD)
-        self._has_more = len(found) >= _CHUNKS_AHEAD or len(after) < len(self._task_set.inboxes)
+        found = self._transport.poll(after, self._window.frames)
+        self._has_more = self._window.note(found) or len(after) < len(self._task_set.inboxes)
         for entry in found:
             try:
                 self._task_set.inboxes[entry.task].add(entry)
@@ -246,7 +247,8 @@ class Worker:
 
     def _read_to(self) -> dict[int, str]:
         """Return the last entry read of each task that has room for more."""
-        return {t: i.read_to for t, i in self._task_set.inboxes.items() if len(i.chunks) < _CHUNKS_AHEAD}
+        has_room = self._window.has_room
+        return {t: i.read_to for t, i in self._task_set.inboxes.items() if has_room(len(i.chunks), i.waiting)}
 
     def _run(self, epoch: Epoch, now_ms: int) -> None:
         self._budget.begin(self._clock.now_ms())  # reading has taken time
@@ -360,7 +362,7 @@ class Worker:
 
     def _commit(self, commit: Commit, now_ms: int) -> float | None:
         """Ask for more, write, then say when to come again; a store that is full is asked again after garbage was freed."""
-        self._transport.ask(self._read_to(), _CHUNKS_AHEAD)
+        self._transport.ask(self._read_to(), self._window.frames)
         if self._refused is None:
             self._counters.note(now_ms, self._clock.now_us(), self._commit_builder.take_latencies())
             gauges = self._counters.gauges()
@@ -372,10 +374,12 @@ class Worker:
             commit.progress = self.progress.encode()
             if commit.low_ms == self._low_ms:
                 commit.low_ms = None  # as the store has it
+        began_us = self._clock.now_us()
         try:
             pressure = self._transport.commit(commit)
         except StoreFullError as error:
             return self._keep_refused(commit, error, now_ms)
+        self._budget.note_commit((self._clock.now_us() - began_us) / 1000)
         self._refused, self._refusals, self._refusal = None, 0, ""
         self._seq, self._low_ms = commit.seq, self._low_ms if commit.low_ms is None else commit.low_ms
         self._backpressure.note(pressure)

@@ -90,6 +90,7 @@ class Inbox:
         "chunks",
         "read_to",
         "cursor",
+        "waiting",
         "drained",
         "consumed",
         "replayed",
@@ -115,6 +116,7 @@ class Inbox:
         self.chunks: deque[Chunk] = deque()
         self.read_to = cursor.entry
         self.cursor = cursor
+        self.waiting = 0  # bytes of frames read and not consumed
         self.drained = 0  # bytes of frames consumed since the last commit
         self.consumed = 0  # the same, with the share of frames that are not consumed as a whole
         self.replayed = 0  # rows of dead letters that were put back, consumed since the counts were brought up to date
@@ -141,6 +143,7 @@ class Inbox:
             self._step_over(entry.id, size)
             raise MalformedFrameError(f"the cursor {skip} rows into a frame of {total}")
         self.chunks.append(Chunk(entry.id, size, frame, rows, skip, entry.sent_ms))
+        self.waiting += size
 
     def consume(self, chunk: Chunk, rows: int) -> None:
         """Mark the next `rows` rows of the oldest frame as done."""
@@ -151,6 +154,7 @@ class Inbox:
             self.cursor = Cursor(self.cursor.entry, chunk.done)
             return
         self.chunks.popleft()
+        self.waiting -= chunk.size
         self.cursor = Cursor(chunk.entry, 0)
         self.drained += chunk.size
         self.replayed += chunk.total if chunk.is_replayed else 0
@@ -192,6 +196,7 @@ class Inbox:
         if self.chunks:  # frames before it are still to be consumed: an empty chunk keeps its place in the order
             empty = Chunk(entry, size, SettledRoots([], {}), [])
             self.chunks.append(empty)
+            self.waiting += size
         else:
             self.cursor, self.moved = Cursor(entry, 0), True
             self.drained += size

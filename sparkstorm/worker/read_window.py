@@ -1,0 +1,51 @@
+"""How much a worker reads ahead of what it executes: frames per task and question, and bytes per task. PURE.
+
+Law: what is read and not executed stays below `WINDOW_BYTES` a task, except for one answer whose frames are larger than
+those before; that one stays below `topology.inbox.high.bytes` and an epoch's bytes, at which the senders pause.
+A question brings at most so many frames a task, and over a distance there is one question per round trip: a fixed number
+of frames was a fixed rate (8 frames of one row each, over 200 ms: 40 rows a second). So the number is doubled while
+answers come full, as TCP's slow start does, and the round trip is followed without being measured. Redis' XREAD counts
+entries, not bytes; the bytes are kept by the mean size of the frames that came last, as Kafka's consumers keep theirs
+by `max.partition.fetch.bytes`. Flink's credits per channel were left out: a stream has one reader, and its store keeps the rest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from sparkstorm.transport.base import Entry
+
+WINDOW_BYTES = 4 << 20
+"""Eight of the largest entries. Half of it halves what one task can take in per round trip: 20 MB/s over 200 ms now."""
+LEAST_FRAMES = 8
+"""What a worker that is near needs: it asks again a millisecond later."""
+MOST_FRAMES = 4096
+"""Frames of one row each, 20,000 a second over 200 ms. After a restart of Redis each frame ahead is looked up once."""
+_SHRINK_BELOW = 4  # an answer of less than this part of the window lets it shrink: not at once, traffic comes in bursts
+
+
+class ReadWindow:
+    """The window of one worker, the same for each of its tasks: one question asks for all of them with one number."""
+
+    def __init__(self) -> None:
+        self.frames = LEAST_FRAMES
+
+    def has_room(self, frames: int, size: int) -> bool:
+        """Return whether a task with so many frames and bytes read ahead may read more."""
+        return frames < self.frames and size < WINDOW_BYTES
+
+    def note(self, found: Sequence[Entry]) -> bool:
+        """Take in an answer; return whether it was full for some task, so that there may be more."""
+        if not found:
+            return False
+        most = max(Counter(entry.task for entry in found).values())
+        is_full = most >= self.frames
+        wanted = self.frames
+        if is_full:
+            wanted *= 2
+        elif most * _SHRINK_BELOW < self.frames:
+            wanted //= 2
+        mean = max(1, sum(len(entry.data) for entry in found) // len(found))
+        self.frames = max(LEAST_FRAMES, min(wanted, MOST_FRAMES, WINDOW_BYTES // mean))
+        return is_full
