@@ -30,7 +30,7 @@ from kazoo.retry import ForceRetryError
 from kazoo.security import ACL, Id, Permissions, make_digest_acl, make_digest_acl_credential
 
 from sparkstorm.cluster.base import Hint, Stored, check_path, check_size
-from sparkstorm.cluster.zookeeper_patience import ANSWERS, NO_ANSWER, Patience, Pauses
+from sparkstorm.cluster.zookeeper_patience import ANSWERS, NO_ANSWER, BoundedHandler, Patience, Pauses
 from sparkstorm.cluster.zookeeper_rollback import SessionRenewal
 from sparkstorm.errors import InvalidConfigError, ReadOnlyConnectionError, StateConflictError, StoreUnavailableError, show
 from sparkstorm.settings import ZooKeeperSettings
@@ -406,5 +406,6 @@ def _make_client(address: ZooKeeperAddress) -> KazooClient:
         auth_data=[("digest", f"{user}:{address.password}")] if secured else None,
         default_acl=acl,
         logger=QUIET,
+        handler=BoundedHandler(),
         connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": 0.5},
     )

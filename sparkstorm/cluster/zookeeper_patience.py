@@ -1,4 +1,4 @@
-"""Time limits of requests to ZooKeeper, and the pauses between the tries of one."""
+"""Time limits of requests and connections to ZooKeeper, and the pauses between the tries of one request."""
 
 import threading
 import time
@@ -15,12 +15,13 @@ from kazoo.exceptions import (
     NotEmptyError,
     SessionExpiredError,
 )
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.retry import InterruptedError as RetryInterruptedError
 from kazoo.retry import RetryFailedError
 
 ANSWERS = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
 NO_ANSWER = (RetryFailedError, RetryInterruptedError, ConnectionClosedError, KazooTimeoutError, KazooException)
+_FIRST_WAIT_S = 2.0
 _LAST_TRY_S = 0.1  # of each request once an ending owner's patience is used up: a server that is back answers within that
 
 
@@ -74,3 +75,26 @@ class Patience:
     def __exit__(self, _kind: object, error: object, _traceback: object) -> None:
         if self._left_s is not None and isinstance(error, NO_ANSWER) and not isinstance(error, ANSWERS):
             self._left_s -= self._clock() - self._began.at
+
+
+class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """Kazoo's handler with a bound on the wait for the answer to a connection's first requests.
+
+    A server that is starting may accept a connection and never answer on it. Kazoo waits for it as long as the
+    session lasts, 20 s, and does not see that the server has served all others since. Each wait in vain doubles
+    the next one, for a server that is only slow.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._wait_s = _FIRST_WAIT_S
+
+    def select(self, *arguments: Any, **options: Any) -> Any:
+        """Wait for sockets; one that is read alone is a connection's own, before or within an answer."""
+        readers, writers, others, timeout_s = arguments
+        is_answer = len(readers) == 1 and not writers
+        if not is_answer or timeout_s is None or timeout_s <= self._wait_s:
+            return super().select(*arguments, **options)
+        found = super().select(readers, writers, others, self._wait_s)
+        self._wait_s = _FIRST_WAIT_S if found[0] else 2 * self._wait_s
+        return found

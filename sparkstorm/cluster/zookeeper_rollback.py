@@ -51,11 +51,12 @@ class SessionRenewal:
                     self._client.start_async()
 
     def _is_ahead_of_server(self) -> bool:
+        seen = int(self._client.last_zxid)  # now: it may come back meanwhile, and see more than the probe
         probe = self._make_probe()
         try:
             probe.start(timeout=_ANSWER_S)
             probe.exists_async("/").get(timeout=_ANSWER_S)
-            return 0 < int(probe.last_zxid) < int(self._client.last_zxid)
+            return 0 < int(probe.last_zxid) < seen
         except (KazooTimeoutError, KazooException):
             return False
         finally:
