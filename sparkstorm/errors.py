@@ -80,7 +80,11 @@ class StoreRolledBackError(SparkStormError):
 
 
 class StoreLostError(StoreInconsistentError):
-    """The store has lost more than its tail; says what, since when, and how to go on."""
+    """The store has lost more than its tail; says what, since when, and how to go on. `loss` is the first of these alone."""
+
+    def __init__(self, text: str, loss: str = "") -> None:
+        super().__init__(text)
+        self.loss = loss
 
 
 class StoreFullError(SparkStormError):

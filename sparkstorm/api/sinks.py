@@ -89,8 +89,9 @@ class TransactionalSink:
     def last_epoch(self) -> int | None:
         """Return the last epoch of this task that the target has, 0 without one; None where the target cannot tell.
 
-        Called after `recover`. The next epoch gets a greater number, so that a target never takes it for one that is done, also
-        when the topology's store has lost commits that the target has not.
+        It only reads. Called after `recover`, and after `open` alone where the topology's store has lost data and the
+        worker stops, to say what the target has. The next epoch gets a greater number, so that a target never takes it for
+        one that is done, also when the topology's store has lost commits that the target has not.
         """
         return None
 

@@ -166,7 +166,9 @@ class FileSink(TransactionalSink):
 
     def last_epoch(self) -> int | None:
         """Read the epoch in the name of the newest file: a file that took later ones in keeps its name."""
-        number = "" if self._newest is None else self._newest[0].removeprefix(self._prefix).partition(".")[0]
+        with self._speaking():
+            newest = self._newest or self._find_newest()
+        number = "" if newest is None else newest[0].removeprefix(self._prefix).partition(".")[0]
         return int(number) if number.isdecimal() else 0
 
     def _recover(self, epoch: int) -> None:
@@ -176,12 +178,18 @@ class FileSink(TransactionalSink):
         for info in system.get_file_info(fs.FileSelector(f"{root}/{_STAGING}", allow_not_found=True)):
             if info.base_name.startswith(self._prefix):
                 delete_file(system, info.path)
+        self._newest = self._find_newest()
+
+    def _find_newest(self) -> tuple[str, int] | None:
+        from pyarrow import fs
+
+        system, root = self._target()
         mine = [
             (info.base_name, info.size)
             for info in system.get_file_info(fs.FileSelector(root, allow_not_found=True))
             if info.base_name.startswith(self._prefix)
         ]
-        self._newest = max(mine, default=None)
+        return max(mine, default=None)
 
     @contextmanager
     def _speaking(self) -> Iterator[None]:

@@ -170,6 +170,7 @@ class KafkaSink(TransactionalSink):
     def _committed(self) -> int:
         from confluent_kafka import TopicPartition
 
+        self._groups = self._groups or self._client.consumer(self._name, "earliest")
         [found] = self._groups.committed([TopicPartition(self._topic, 0)], timeout=CALL_SECS)
         return max(0, int(found.offset))
 

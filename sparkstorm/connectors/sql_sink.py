@@ -136,6 +136,8 @@ class SqlSink(TransactionalSink):
 
         epochs = sa.table(EPOCHS, sa.column("sink"), sa.column("epoch"), schema=self._schema)
         with self._speaking(), self._connect() as connection:
+            if not sa.inspect(connection).has_table(EPOCHS, schema=self._schema):
+                return 0
             found = connection.execute(sa.select(epochs.c.epoch).where(epochs.c.sink == self._sink)).scalar()
         return int(found or 0)
 

@@ -89,7 +89,7 @@ class TableSink(FileSink):
     def last_epoch(self) -> int | None:
         """Read the epoch in the table's log."""
         with self._speaking():
-            return self._last_epoch(self._newest_table())
+            return self._last_epoch(self._newest_table()) if self._has_table() else 0
 
     def _recover(self, epoch: int) -> None:
         """Delete what was staged for epochs that no log names: neither the store's, which may have lost some, nor the table's."""

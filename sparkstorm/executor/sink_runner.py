@@ -16,6 +16,11 @@ from sparkstorm.model.values.codec import Codec
 _GENERATION_BITS = 32
 
 
+def generation_of(epoch: int) -> tuple[int, int]:
+    """Return the generation of the store that a sink's epoch belongs to, and its number within that."""
+    return divmod(epoch, 1 << _GENERATION_BITS)
+
+
 class LastEpoch(NamedTuple):
     """Stored record of a sink: the last committed epoch and what its `commit` needs (None: it is in the target)."""
 

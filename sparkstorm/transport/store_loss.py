@@ -13,7 +13,8 @@ LOST = "Redis has lost"
 
 def lost_error(topology_id: str, known: StoreMark, found_step: int, found_ms: int) -> StoreLostError:
     """Return the refusal of a store that has lost more than its tail."""
-    return StoreLostError(stop_text(topology_id, loss_text(topology_id, known, found_step, found_ms)))
+    loss = loss_text(topology_id, known, found_step, found_ms)
+    return StoreLostError(stop_text(topology_id, loss), loss)
 
 
 def loss_text(topology_id: str, known: StoreMark, found_step: int, found_ms: int) -> str:
@@ -25,12 +26,16 @@ def loss_text(topology_id: str, known: StoreMark, found_step: int, found_ms: int
     return f"{LOST} data of topology {topology_id}: all since {since}, and it had come to {last}"
 
 
-def stop_text(topology_id: str, loss: str) -> str:
-    """Return the sentence with which a worker refuses a store that has lost more than its tail."""
+def stop_text(topology_id: str, loss: str, held: str = "") -> str:
+    """Return the sentence with which a worker refuses a store that has lost more than its tail.
+
+    `held` says what the targets of sinks have.
+    """
     name = topology_id.rsplit("-", 2)[0]
+    have = f" ({held})" if held else ""
     return (
-        f"{loss}; targets of sinks keep what they have, so sources that read again would write those rows twice. Bring back a "
-        "newer copy of Redis, which is taken up within 30 s; or go on with what is left: sparkstorm rebalance "
+        f"{loss}; targets of sinks keep what they have{have}, so sources that read again would write those rows "
+        "twice. Bring back a newer copy of Redis, which is taken up within 30 s; or go on with what is left: sparkstorm rebalance "
         f"{name} --wait 0 --yes -c topology.store.loss=continue (a run of your own: the same command with "
         "-c topology.store.loss=continue); or kill the topology and submit it again (a run of your own: --fresh)"
     )

@@ -34,12 +34,12 @@ from sparkstorm.worker.idle_reasons import Waiting
 from sparkstorm.worker.journal import reading
 from sparkstorm.worker.progress import Progress
 from sparkstorm.worker.read_window import ReadWindow
-from sparkstorm.worker.sinks import Sinks
+from sparkstorm.worker.sinks import Sinks, claimed
 from sparkstorm.worker.spout_turns import SpoutTurns
 from sparkstorm.worker.tasks.acker_task import CatchUp
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.circuit_breaker import CircuitBreaker
-from sparkstorm.worker.tasks.store_witness import StoreWitness, expected_of
+from sparkstorm.worker.tasks.store_witness import StoreWitness
 from sparkstorm.worker.tasks.taps import Taps
 from sparkstorm.worker.tasks.task_factory import TaskFactory, TaskSet, WorkerServices
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
@@ -71,7 +71,7 @@ class Worker:
         self._clock = clock
         self._ids = ids
         self._reporter = reporter
-        claim = transport.claim(plan.owner, plan.token_by_task, expected_of(plan, ids))
+        claim = claimed(plan, transport, clock, ids)
         self._generation, self._seq = claim.generation, claim.seq
         with reading(f"{{{plan.topology_id}}}:progress"):
             self.progress = Progress.decode(claim.progress) if claim.progress else Progress(started_ms=clock.now_ms())

@@ -6,6 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
+from copy import deepcopy
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
-from sparkstorm.api import TopologyBuilder, TransactionalSink
+from sparkstorm.api import TopologyBuilder, TopologyContext, TransactionalSink
 from sparkstorm.cluster import paths
 from sparkstorm.connectors import DeltaSink, FileSink, IcebergSink, RedisSink, SqlSink
 from sparkstorm.embedded import RedisServer
 from sparkstorm.testing import LocalCluster, Shared
 from sparkstorm.transport.local import LocalStore
+from sparkstorm.worker.sinks import held_by_targets
 from sparkstorm.worker.worker import Worker
 from tests.topologies import Log
 
@@ -115,6 +117,30 @@ def test_rows_are_written_although_the_target_is_newer_than_the_store(
 ) -> None:
     errors = write_beyond_a_lost_store(*target, is_emptied)
     assert any("the target has epochs up to" in error for error in errors)
+
+
+def test_a_sink_that_was_only_opened_says_what_the_target_has(target: tuple[TransactionalSink, Read]) -> None:
+    sink, read = target
+    new = deepcopy(sink)
+    new.open({}, TopologyContext("other-1-1", 1, "sink", {1: "sink"}, (1,), {}, lambda: 0))
+    assert new.last_epoch() == 0
+    new.cleanup()
+    log, builder = list[int](), TopologyBuilder()
+    builder.set_spout("log", Log(Shared(log), "n"))
+    builder.set_bolt("sink", sink, inputs="log")
+    with LocalCluster(1, 1, seed=4, is_lively=True) as cluster:
+        cluster.submit(builder.build(), CONF)
+        for _ in range(4):
+            log.append(len(log))
+            cluster.advance(0.1)
+        (slot,) = cluster.slots
+        worker = slot.worker
+        assert worker is not None
+        (last,) = (bolt.runner.bolt.last_epoch() for bolt in worker.task_set.bolts.values())
+        before = read()
+        assert held_by_targets(worker._plan, lambda: 0).endswith(f": epoch {last:,}") and last
+        assert read() == before
+        close(worker)
 
 
 def write_beyond_a_lost_store(sink: TransactionalSink, read: Read, is_emptied: bool) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -57,6 +58,12 @@ class Bench:
             found = beat.message if beat is not None and beat.state == "FAILED" else found
         return found
 
+    def epoch(self) -> int:
+        """Last epoch that the database has."""
+        with closing(sqlite3.connect(self.path)) as made:
+            [[epoch]] = made.execute("select epoch from sparkstorm_epochs")
+            return int(epoch)
+
     def rows(self) -> Counter[int]:
         with closing(sqlite3.connect(self.path)) as made:
             return Counter(number for (number,) in made.execute("select number from numbers"))
@@ -87,6 +94,7 @@ def test_a_store_that_lost_more_than_its_tail_stops_the_topology_with_one_senten
         assert bench.rows() == before
         said = bench.said()
         assert said.startswith(f"Redis has lost the data of topology {bench.id}: it is empty, and had come to write ")
+        assert re.search(rf"; targets of sinks keep what they have \(sink \(task \d\): epoch {bench.epoch():,}\), so", said), said
         assert "sparkstorm rebalance test --wait 0 --yes -c topology.store.loss=continue" in said
         assert said in bench.cluster.nimbus.problems[bench.id]
 
