@@ -1,0 +1,256 @@
+"""Routes of the page: its files, the live stream, a moment of the past, and what is read on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+import tempfile
+import zipfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from sparkstorm.client import ClusterClient
+from sparkstorm.client.logs import last_lines, shown
+from sparkstorm.errors import InvalidConfigError, NotAliveError
+from sparkstorm.insight.records import WINDOWS_S, to_json
+from sparkstorm.insight.sampler import ReadModel
+from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.names import file_name
+from sparkstorm.recording.capsule_files import ENDING, write_capsule
+from sparkstorm.recording.capsule_tests import name_of_test, text_of_test
+from sparkstorm.web import actions
+from sparkstorm.web.live import cluster_record, delta, topology_record
+from sparkstorm.web.security import Access
+
+STATIC: Final = Path(__file__).with_name("static")
+_MOST_LINES = 2_000
+_MOST_CHARS = 4_000
+_MOST_LETTERS = 100
+_BEAT_S = 4.0  # a line of comment this often: the page greys itself after 5 s without any
+
+
+class Page:
+    """Handlers over one read model and, for what only the stores can say, one client; None where there is none."""
+
+    def __init__(self, model: ReadModel, access: Access, client: ClusterClient | None, name: str) -> None:
+        self._model, self._access, self._client, self._name = model, access, client, name
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        gets = {
+            "/page/session": self.session,
+            "/page/stream": self.stream,
+            "/page/at": self.at,
+            "/page/series/{topology}": self.series,
+            "/page/conf/{topology}": self.conf,
+            "/page/letters/{topology}": self.letters,
+            "/page/capsule/{topology}/{id}": self.capsule,
+            "/page/log/{topology}/{slot}": self.log,
+            "/page/upgrade/{topology}": self.upgrade,
+        }
+        return [
+            Route("/", self.index),
+            *(Route(path, handler) for path, handler in gets.items()),
+            Route("/page/plan/{verb}", self.plan, methods=["POST"]),
+            Route("/page/do/{verb}", self.do, methods=["POST"]),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ]
+
+    async def index(self, request: Request) -> Response:
+        """Return the page; it is the same for everybody, and fetches the rest."""
+        return FileResponse(STATIC / "index.html", media_type="text/html")
+
+    async def session(self, request: Request) -> Response:
+        """Return what the page must know of itself."""
+        access = self._access
+        return JSONResponse({"csrf": access.csrf, "read_only": access.is_read_only, "name": self._name, "windows": [*WINDOWS_S]})
+
+    async def stream(self, request: Request) -> Response:
+        """Send a snapshot, then what changes, after each sample."""
+        topology, window, component = _look(request)
+        events = self._events(lambda: self._record(topology, window, component))
+        return StreamingResponse(events, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+
+    async def _events(self, record: Callable[[], dict[str, Any]]) -> AsyncIterator[str]:
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        end = self._model.subscribe(lambda: loop.call_soon_threadsafe(woken.set))
+        try:
+            last = await run_in_threadpool(record)
+            yield f"event: snapshot\ndata: {_text(last)}\n\n"
+            while True:
+                try:
+                    await asyncio.wait_for(woken.wait(), _BEAT_S)
+                except TimeoutError:
+                    yield ": no news\n\n"
+                    continue
+                woken.clear()
+                now = await run_in_threadpool(record)
+                yield f"event: delta\ndata: {_text(delta(last, now) or {})}\n\n"
+                last = now
+        finally:
+            end()
+
+    def _record(self, topology: str, window: str, component: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = {"cluster": cluster_record(self._model.cluster())}
+        except Exception as error:  # before the first reading the page shows why
+            return {"problem": str(error)}
+        if topology:
+            try:
+                found["topology"] = topology_record(self._model.topology(topology), window, component)
+            except NotAliveError as error:
+                found["gone"] = str(error)
+        return found
+
+    async def at(self, request: Request) -> Response:
+        """Return the same record as of a moment of the last 24 hours."""
+        topology, window, component = _look(request)
+        cluster, views = await run_in_threadpool(self._model.at, _integer(request, "time_ms"))
+        found: dict[str, Any] = {"cluster": cluster_record(cluster)}
+        view = next((each for each in views.values() if topology in (each.id, each.name)), None)
+        if view is not None:
+            found["topology"] = topology_record(view, window, component)
+        elif topology:
+            found["gone"] = f"topology {topology:.80} was not there then"
+        return JSONResponse(found)
+
+    async def series(self, request: Request) -> Response:
+        """Return time series for charts."""
+        name, component = request.path_params["topology"], request.query_params.get("component") or None
+        window = request.query_params.get("window", "10m")
+        return JSONResponse(to_json(await run_in_threadpool(self._model.series, name, component, window)))
+
+    async def conf(self, request: Request) -> Response:
+        """Return a topology's configuration, without secrets."""
+        return JSONResponse(to_json(self._model.topology(request.path_params["topology"]).conf))
+
+    async def letters(self, request: Request) -> Response:
+        """Return the oldest dead letters behind an id, with the causes of all failures."""
+        client, name = self._writer("tuples may hold secrets"), request.path_params["topology"]
+        after = request.query_params.get("after", "0")
+
+        def read() -> dict[str, Any]:
+            store = client.topology(name).dead_letters
+            kept = store.read(_MOST_LETTERS, after)
+            return {"count": store.count(), "letters": {id: _letter(each) for id, each in kept.items()}}
+
+        return JSONResponse(await run_in_threadpool(read))
+
+    async def capsule(self, request: Request) -> Response:
+        """Return a dead letter as a capsule with its test, in one archive."""
+        client, id = self._writer("tuples may hold secrets"), request.path_params["id"]
+        data = await run_in_threadpool(lambda: _archive(client.topology(request.path_params["topology"]), id))
+        disposition = f'attachment; filename="{re.sub(r"[^0-9A-Za-z-]", "-", id)}.zip"'
+        return Response(data, media_type="application/zip", headers={"content-disposition": disposition})
+
+    async def log(self, request: Request) -> Response:
+        """Return the last lines of a worker's log that hold a text."""
+        client, wanted = self._writer("logs may hold secrets"), request.query_params.get("q", "")[:200].lower()
+        name, slot = request.path_params["topology"], request.path_params["slot"]
+        lines = await run_in_threadpool(lambda: last_lines(client.topology(name), slot, 1_000_000))
+        found = [line[:_MOST_CHARS] for line in lines if wanted in line.lower()]
+        return JSONResponse({"lines": found[-_MOST_LINES:], "found": len(found), "all": len(lines)})
+
+    async def upgrade(self, request: Request) -> Response:
+        """Return the stage of a gray upgrade and the comparison of old and new code."""
+        client = self._client
+        if client is None:
+            raise HTTPException(503, "this server has no connection of its own to the cluster")
+        name = request.path_params["topology"]
+        return JSONResponse(to_json(await run_in_threadpool(lambda: client.topology(name).upgrade.status())))
+
+    async def plan(self, request: Request) -> Response:
+        """Return what an action would do, and its command line; nothing is changed."""
+        client, body = self._writer("a plan is a request"), await _body(request)
+        return JSONResponse(await run_in_threadpool(actions.plan, client, request.path_params["verb"], body))
+
+    async def do(self, request: Request) -> Response:
+        """Carry an action out, and answer when it is done."""
+        client, body = self._writer("an action changes the cluster"), await _body(request)
+        done = await run_in_threadpool(actions.carry_out, client, request.path_params["verb"], body)
+        return JSONResponse({"done": done})
+
+    def _writer(self, why: str) -> ClusterClient:
+        """Return the client, where it may command the cluster."""
+        if self._access.is_read_only:
+            raise HTTPException(403, f"this server was started with a read-only connection file, and {why}")
+        if self._client is None:
+            raise HTTPException(503, "this server has no connection of its own to the cluster")
+        return self._client
+
+
+def _look(request: Request) -> tuple[str, str, str]:
+    """Return topology, window and component that a page looks at."""
+    query = request.query_params
+    window = query.get("window", "1m")
+    if window not in WINDOWS_S:
+        raise InvalidConfigError(f"window: expected one of {', '.join(WINDOWS_S)}, got {window!r:.40}")
+    return query.get("topology", ""), window, query.get("component", "")
+
+
+def _integer(request: Request, name: str) -> int:
+    text = request.query_params.get(name, "")
+    if not re.fullmatch(r"[0-9]{1,15}", text, re.ASCII):
+        raise InvalidConfigError(f"{name}: expected milliseconds since the epoch, got {text!r:.40}")
+    return int(text)
+
+
+async def _body(request: Request) -> Mapping[str, Any]:
+    try:
+        body = json.loads(await request.body())
+    except (ValueError, RecursionError) as error:
+        raise InvalidConfigError(f"the body of the request is no JSON: {error!s:.80}") from None
+    if not isinstance(body, dict):
+        raise InvalidConfigError("the body of the request must be a JSON object")
+    return body
+
+
+def _text(record: Any) -> str:
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _letter(letter: DeadLetter) -> dict[str, Any]:
+    """Return a letter for the page; long values are cut, and the page says so."""
+    values = {name: shown(repr(value)[:300]) for name, value in zip(letter.fields, letter.values, strict=False)}
+    failure = letter.failure
+    return {
+        "component": letter.component,
+        "task": letter.task,
+        "from": f"{letter.source_component}/{letter.stream}",
+        "attempts": letter.attempts,
+        "time_ms": letter.time_ms,
+        "reason": shown(letter.reason),
+        "traceback": "\n".join(shown(line) for line in failure.traceback.split("\n")),
+        "cause": str(letter.cause),
+        "values": values,
+        "state": None if letter.state is None else [shown(repr(pair)[:300]) for pair in letter.state[:20]],
+    }
+
+
+def _archive(handle: Any, id: str) -> bytes:
+    """Return a zip of a capsule and its test; NotAliveError when the letter is not there."""
+
+
+    letter = handle.dead_letters.get(id)
+    if letter is None:
+        raise NotAliveError(f"{handle.name} keeps no dead letter {id!r:.60} that can be read")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / (file_name(f"{letter.component}-{id}") + ENDING)
+        write_capsule(path, letter)
+        test = path.with_name(name_of_test(path))
+        test.write_text(text_of_test(path, letter, test), encoding="utf-8")
+        data = io.BytesIO()
+        with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+            for each in (path, test):
+                archive.write(each, each.name)
+    return data.getvalue()
