@@ -2,7 +2,7 @@
 
 Ranks: 0 errors, config, settings; 1 clock, model; 2 scheduling, acking, grouping, windowing; 3 api; 4 transport, cluster, hosting,
 embedded, connectors; 5 blobs, executor, checkpoint; 6 recording, tasks; 7 worker, replay; 8 nimbus, supervisor, insight; 9 client;
-10 notebook; 11 app, testing; 12 cli. A package imports itself and lower ranks.
+10 notebook; 11 app, testing, web; 12 cli. A package imports itself and lower ranks.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ RANK_BY_PART = {
     "client": 9,
     "notebook": 10,
     "app": 11,
+    "web": 11,
     "cli": 12,
     "testing": 11,
 }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +39,7 @@ EXITS = "exit status: 0 stopped from outside (Ctrl-C, SIGTERM), 1 failed, 130 st
 def main(arguments: Sequence[str], prog: str = "run_cluster.py") -> int:
     """Hold a cluster until stopped; the result is the process's exit status."""
     options = _parse(arguments, prog)
-    return guarded(lambda: hold(_read_conf(options)))
+    return guarded(lambda: hold(_read_conf(options), options.web))
 
 
 def _read_conf(options: argparse.Namespace) -> Conf:
@@ -56,7 +58,7 @@ def cluster_conf(own: Mapping[str, Any]) -> Conf:
     return merge(conf, {"storm.local.dir": str(Path(DriverSettings.of(conf).local_dir, "cluster"))})
 
 
-def hold(conf: Conf) -> int:
+def hold(conf: Conf, web_port: int | None = None) -> int:
     """Start a cluster and hold it until Ctrl-C or SIGTERM; topologies go on with the next start."""
     from sparkstorm.app.cluster import Cluster
     from sparkstorm.app.console import Console
@@ -81,12 +83,28 @@ def hold(conf: Conf) -> int:
                 is_up.set()
                 for line in up_lines(conf, sum(cluster.slots_by_node().values()), cluster.log_dir):
                     console.say(line)
-                rest = _watch_until(stopping, cluster, console.say)
+                with _page(conf, web_port):
+                    rest = _watch_until(stopping, cluster, console.say)
         except StoppedError:
             console.say("stopped while starting; nothing was changed")
             return INTERRUPTED
     console.say(f"stopped{rest}")
     return OK
+
+
+@contextlib.contextmanager
+def _page(conf: Conf, port: int | None) -> Iterator[None]:
+    """Serve the page by a child, which speaks to the cluster as any client does: a page cannot slow Nimbus."""
+    if port is None:
+        yield
+        return
+    file = str(connection_path(conf).resolve())
+    child = subprocess.Popen([sys.executable, "-m", "sparkstorm.cli", "web", "--cluster", file, "--port", str(port)])
+    try:
+        yield
+    finally:
+        child.terminate()
+        child.wait(10)
 
 
 def _watch_until(stopping: threading.Event, cluster: Cluster, say: Callable[[str], None]) -> str:
@@ -204,6 +222,7 @@ def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
     )
     parser.add_argument("conf", nargs="?", metavar="CONF.yaml", help="configuration of the cluster")
     parser.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
+    parser.add_argument("--web", type=int, metavar="PORT", help="also serve the cluster's page, on this port")
     return parser.parse_args(list(arguments))
 
 

@@ -26,6 +26,7 @@ from sparkstorm.cli import (
     offline,
     topologies,
     upgrades,
+    web,
 )
 from sparkstorm.cli.common import FAILED, Verb
 from sparkstorm.errors import SparkStormError
@@ -39,7 +40,7 @@ _WORD = re.compile(r"[\w-]+")
 
 _GROUPS: dict[str, tuple[Any, ...]] = {
     "run": (jobs,),
-    "look": (topologies, doctor, hosts, monitor, logs),
+    "look": (topologies, doctor, hosts, monitor, logs, web),
     "change": (changes, upgrades),
     "mend": (dead_letters, capsules),
     "without a cluster": (new_project, offline),

@@ -45,6 +45,7 @@ def add_verbs(verbs: Any) -> None:
     verb = verbs.add_parser("cluster", help="hold a cluster on Spark until stopped", description=cluster.__doc__)
     verb.add_argument("conf", nargs="?", metavar="CONF.yaml", help="configuration of the cluster")
     verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
+    verb.add_argument("--web", nargs="?", type=int, const=8080, metavar="PORT", help="also serve the page, on this port (8080)")
     _add_spark_options(verb)
     verb.set_defaults(run=cluster)
 
@@ -89,7 +90,8 @@ def follow(arguments: argparse.Namespace) -> int:
 def cluster(arguments: argparse.Namespace) -> int:
     """Hold a cluster until Ctrl-C: Nimbus and the slots on Spark; other processes submit topologies to it."""
     own = [arguments.conf] if arguments.conf else []
-    return _become_driver(arguments, "sparkstorm.app.standing", [*own, *_overrides(arguments)])
+    page = ["--web", str(arguments.web)] if arguments.web else []
+    return _become_driver(arguments, "sparkstorm.app.standing", [*own, *_overrides(arguments), *page])
 
 
 def run(arguments: argparse.Namespace) -> int:

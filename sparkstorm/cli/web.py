@@ -1,0 +1,33 @@
+"""Verb `sparkstorm web`: the page of a cluster."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from sparkstorm.cli.common import EXITS, OK
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add it to the command line."""
+    verb = verbs.add_parser("web", help="serve the page of a cluster", description=web.__doc__, epilog=EXITS)
+    verb.add_argument("--cluster", metavar="FILE", help="connection file of the cluster; else SPARKSTORM_CLUSTER names it")
+    verb.add_argument("--port", type=int, default=8080, help="port to listen on (8080)")
+    verb.add_argument("--address", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    verb.add_argument("--name", action="append", default=[], metavar="HOST[:PORT]", help="name by which browsers ask for it")
+    verb.add_argument("--certificate", default="", metavar="FILE", help="TLS certificate, with its chain")
+    verb.add_argument("--key", default="", metavar="FILE", help="key of the certificate")
+    verb.add_argument("--behind-proxy", action="store_true", help="a reverse proxy on the same host or network does TLS")
+    verb.set_defaults(run=web)
+
+
+def web(arguments: argparse.Namespace) -> int:
+    """Serve a cluster's page until Ctrl-C. It prints an address with a token; with a read-only connection file nothing can be changed."""
+    from sparkstorm.web.serve import Place, serve
+
+    names = tuple(arguments.name)
+    place = Place(
+        arguments.address, arguments.port, names, arguments.certificate, arguments.key, arguments.behind_proxy
+    )
+    serve(arguments.cluster, place, lambda line: print(line, flush=True))
+    return OK

@@ -1,0 +1,124 @@
+"""Process of the web server: one connection, one sampler on a thread, uvicorn until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sparkstorm.client import connect
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.insight.sampler import IDLE_PERIOD_MS, PERIOD_MS, Sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_MOST_CONNECTIONS = 200
+_KEEP_ALIVE_S = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the server listens and by which names it is asked; a certificate and its key, or a proxy that has them."""
+
+    address: str = "127.0.0.1"
+    port: int = 8080
+    names: tuple[str, ...] = ()
+    certificate: str = ""
+    key: str = ""
+    is_behind_proxy: bool = False
+
+    def check(self) -> None:
+        """Refuse a place where the token would cross a network in the clear."""
+        if bool(self.certificate) != bool(self.key):
+            raise InvalidConfigError("TLS needs both files: --certificate and --key")
+        if self.address not in _LOOPBACK and not self.certificate and not self.is_behind_proxy:
+            raise InvalidConfigError(
+                f"on {self.address} the token would cross the network in the clear: give --certificate and --key, or --behind-proxy"
+            )
+        if self.address not in _LOOPBACK and not self.names:
+            raise InvalidConfigError("another address than loopback needs --name HOST[:PORT], as browsers will ask for it")
+
+
+class SamplerThread:
+    """A sampler's steps on a thread; a page that comes while it rests wakes it."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler, self._stopping = sampler, threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+
+    def _run(self) -> None:
+        due_ms = 0
+        while not self._stopping.wait(PERIOD_MS / 1000):
+            due_ms -= PERIOD_MS
+            if due_ms <= 0 or self._sampler.has_subscribers:
+                due_ms = min(self._sampler.step(), IDLE_PERIOD_MS)
+
+    def start(self) -> None:
+        """Read once, then go on on the thread."""
+        self._sampler.step()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopping.set()
+        self._thread.join(10)
+
+
+def serve(cluster: str | None, place: Place, say: Callable[[str], None]) -> None:
+    """Serve the page of a cluster until SIGINT or SIGTERM."""
+    place.check()
+    try:
+        import uvicorn
+
+        from sparkstorm.web.app import make_app
+        from sparkstorm.web.page import Page
+        from sparkstorm.web.security import Access, local_hosts
+    except ImportError as error:
+        raise InvalidConfigError(f"the page needs two more packages ({error}): pip install 'sparkstorm[web]'") from error
+    with connect(cluster) as client:
+        sampler = Sampler(client.source())
+        hosts = local_hosts(place.port) | {name.lower() for name in place.names}
+        is_tls = bool(place.certificate) or place.is_behind_proxy
+        access = Access(hosts, "https" if is_tls else "http", client.is_read_only)
+        name = os.path.basename(os.path.dirname(os.path.abspath(cluster))) if cluster else "cluster"
+        app = make_app(Page(sampler, access, client, name).routes(), access)
+        options: dict[str, Any] = {"ssl_certfile": place.certificate, "ssl_keyfile": place.key} if place.certificate else {}
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app,  # type: ignore[arg-type]
+                place.address,
+                place.port,
+                access_log=False,  # it would hold the token
+                log_level="warning",
+                proxy_headers=False,
+                server_header=False,
+                limit_concurrency=_MOST_CONNECTIONS,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=1,
+                lifespan="off",
+                **options,
+            )
+        )
+        thread = SamplerThread(sampler)
+        thread.start()
+        say(f"{access.scheme}://{next(iter(place.names), f'{place.address}:{place.port}')}/?token={access.token}")
+        say("whoever has this address commands the cluster" if not client.is_read_only else "read-only: pages without actions")
+        try:
+            with _quiet_interrupt():
+                server.run()
+        finally:
+            thread.stop()
+
+
+@contextmanager
+def _quiet_interrupt() -> Iterator[None]:
+    """End quietly by Ctrl-C: uvicorn raises the signal again after its own end."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        return

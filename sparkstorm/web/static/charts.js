@@ -1,0 +1,51 @@
+// Five small charts; a time without samples is a gap. Dragging or clicking on one goes to that moment.
+import { html, useEffect, useRef, useState, get, go, num, millis, bytes, place } from "./lib.js";
+
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+let library = null;
+const load = () => (library ||= (document.head.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: "/static/vendor/uplot.css" })), import("/static/vendor/uplot.js").then((module) => module.default)));
+
+function withGaps(times, columns) {
+  const steps = times.slice(1).map((at, n) => at - times[n]).sort((a, b) => a - b);
+  const usual = Math.max(10_500, 3 * (steps[Math.floor(steps.length / 2)] || 0));
+  const made = [[], ...columns.map(() => [])];
+  times.forEach((at, n) => {
+    if (n && at - times[n - 1] > usual) { made[0].push((times[n - 1] + 1) / 1000); columns.forEach((_, c) => made[c + 1].push(null)); }
+    made[0].push(at / 1000); columns.forEach((column, c) => made[c + 1].push(column[n]));
+  });
+  return made;
+}
+function Plot({ times, columns, label, format }) {
+  const holder = useRef(null), plot = useRef(null);
+  const theme = document.documentElement.dataset.theme;
+  useEffect(() => {
+    let isOver = false;
+    load().then((UPlot) => {
+      if (isOver || !holder.current) return;
+      const colors = [css("--l2"), css("--soft")];
+      const options = { width: holder.current.clientWidth || 200, height: 64, legend: { show: false }, padding: [4, 0, 2, 0], axes: [{ show: false }, { show: false }],
+        cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } }, select: { show: true }, scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1e-9) * 1.08] } },
+        series: [{}, ...columns.map((_, n) => ({ stroke: colors[n], width: 1.6, fill: n ? undefined : css("--l2") + "28", spanGaps: false, points: { show: false } }))],
+        hooks: { setSelect: [(u) => { const from = u.posToVal(u.select.left + u.select.width, "x"); if (u.select.width > 2) go({ at: String(Math.round(from * 1000)) }); }],
+          setCursor: [(u) => { const n = u.cursor.idx; holder.current.title = n === null || n === undefined ? "" : `${new Date(u.data[0][n] * 1000).toLocaleTimeString("en-GB")}  ${columns.map((_, c) => format(u.data[c + 1][n])).join(" / ")}`; }] } };
+      plot.current = new UPlot(options, withGaps(times, columns), holder.current);
+    });
+    const resize = new ResizeObserver(() => plot.current?.setSize({ width: holder.current.clientWidth, height: 64 }));
+    resize.observe(holder.current);
+    return () => { isOver = true; resize.disconnect(); plot.current?.destroy(); plot.current = null; };
+  }, [columns.length, theme]);
+  useEffect(() => { plot.current?.setData(withGaps(times, columns)); });
+  return html`<div class="plot" ref=${holder} role="img" aria-label=${label}></div>`;
+}
+const last = (column) => { for (let n = column.length - 1; n >= 0; n--) if (column[n] !== null) return column[n]; return null; };
+export function Charts({ topology, component, time }) {
+  const [data, set] = useState(null);
+  const { window } = place();
+  const span = window === "all" ? "24h" : window === "1m" ? "10m" : window;
+  const second = Math.floor(time / (window === "24h" ? 30_000 : 2_000));
+  useEffect(() => { get(`/page/series/${encodeURIComponent(topology)}?window=${span}${component ? "&component=" + encodeURIComponent(component) : ""}`).then(set, () => {}); }, [topology, component, span, second]);
+  if (!data) return html`<div class="charts">${[1, 2, 3, 4, 5].map((n) => html`<div class="card" key=${n}><div class="plot"></div></div>`)}</div>`;
+  const kinds = [["executed", "/s", [data.executed_per_s], num], ["latency p99, p50", "", [data.p99_ms, data.p50_ms], millis], ["pending", "trees", [data.pending], num], ["waits in Redis", "", [data.backlog_bytes], bytes], ["failed", "/s", [data.failed_per_s], num]];
+  return html`<div class="charts">${kinds.map(([title, unit, columns, format]) => html`<div class="card" key=${title}><div class="small">${title}</div><div class="big">${format(last(columns[0]))}<small> ${unit}</small></div>
+    <${Plot} times=${data.time_ms} columns=${columns} format=${format} label="${title} over the last ${span}, now ${format(last(columns[0]))} ${unit}" /></div>`)}</div>`;
+}

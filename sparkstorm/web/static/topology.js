@@ -1,0 +1,89 @@
+// One topology: a sentence, its graph, five charts, and tabs.
+import { html, useState, useEffect, useRef, num, exact, rate, percent, millis, bytes, lasted, clock, users, link, go, useGet, Load, session } from "./lib.js";
+import { Graph, held } from "./graph.js";
+import { Charts } from "./charts.js";
+import { Status } from "./cluster.js";
+import { Act } from "./dialogs.js";
+
+const TABS = [["components", "Components"], ["workers", "Workers"], ["errors", "Errors"], ["letters", "Dead letters"], ["upgrade", "Upgrade"], ["conf", "Configuration"]];
+
+export function TopologyScreen({ topology, cluster, at, ask, bar }) {
+  const [isShown, show] = useState(false);
+  const body = { topology: topology.name };
+  const parts = users(topology), executors = Object.fromEntries(parts.map((each) => [each.id, each.executors]));
+  const tab = TABS.find(([id]) => id === at.tab) ? at.tab : "components";
+  const count = { errors: topology.failures.length, letters: topology.dead_letters };
+  return html`<div class="head"><h1>${topology.name}</h1><${Status} status=${topology.status} isWell=${topology.is_well} /><span class="pill">${lasted(cluster.time_ms - topology.launch_ms)}</span><span class="grow"></span>
+      ${session.read_only ? html`<span class="pill" title="started with the read-only connection file">read-only: no actions</span>` : html`<${Act} ask=${ask} verb="rebalance" body=${body} components=${parts.map((each) => each.id)} executors=${executors} label="Rebalance …" />
+      <${Act} ask=${ask} verb=${topology.status === "INACTIVE" ? "activate" : "deactivate"} body=${body} label=${topology.status === "INACTIVE" ? "Activate …" : "Deactivate …"} /><${Act} ask=${ask} verb="log-level" body=${{ ...body, level: "DEBUG", secs: 60 }} label="Log level …" /><${Act} ask=${ask} verb="kill" body=${body} label="Kill …" />`}</div>
+    <p class="sentence">${topology.sentence}</p>
+    ${[...(topology.paused ? [topology.paused] : []), ...(topology.problem ? [`its counts could not be read: ${topology.problem}`] : []), ...topology.problems, ...topology.culprits.slice(1).map((each) => each.sentence)].map((each) => html`<p class="alert" key=${each}>▲ ${each}</p>`)}
+    ${bar}<button class="narrow" aria-expanded=${isShown} onClick=${() => show(!isShown)}>${isShown ? "Hide graph" : "Show graph"}</button>
+    ${at.as === "table" ? null : html`<section class=${"card graphcard" + (isShown ? " shown" : "")}><div class="scroll"><${Graph} topology=${topology} /></div></section>`}
+    <${Charts} topology=${topology.name} time=${cluster.time_ms} />
+    <div class="bar" role="tablist">${TABS.map(([id, words]) => html`<button key=${id} role="tab" aria-selected=${id === tab} aria-controls="panel" onClick=${() => go({ tab: id, component: "", worker: "" })}>${words}${count[id] ? ` ${num(count[id])}` : ""}</button>`)}</div>
+    <section class="card" id="panel" role="tabpanel" aria-label=${tab}>${tab === "components" ? html`<${Components} topology=${topology} />` : tab === "workers" ? html`<${Workers} topology=${topology} at=${at} cluster=${cluster} ask=${ask} />` : tab === "errors" ? html`<${Errors} topology=${topology} />` : tab === "letters" ? html`<${Letters} topology=${topology} ask=${ask} />` : tab === "upgrade" ? html`<${Upgrade} topology=${topology} ask=${ask} />` : html`<${Conf} topology=${topology} />`}</section>
+    ${at.component && topology.components[at.component] && html`<${Drawer} topology=${topology} component=${topology.components[at.component]} time=${cluster.time_ms} />`}`;
+}
+const COLUMNS = [["component", (c) => c.id, ""], ["tasks", (c) => c.task_count, "n wide"], ["emitted", (c) => c.window?.emitted_per_s, "n wide"], ["executed", (c) => c.window?.executed_per_s, "n"], ["busy", (c) => c.window?.busy, ""], ["execute", (c) => c.window?.execute_ms, "n wide"], ["waits", (c) => c.queued, "n"], ["failed", (c) => c.window?.counts.failed, "n"]];
+function Components({ topology }) {
+  const [[by, sign], sort] = useState(["busy", -1]);
+  const value = COLUMNS.find(([name]) => name === by)[1];
+  const rows = users(topology).sort((a, b) => { const [x, y] = [value(a) ?? -1, value(b) ?? -1]; return sign * (x < y ? -1 : x > y ? 1 : 0); });
+  return html`<table><thead><tr>${COLUMNS.map(([name, , kind]) => html`<th key=${name} class=${kind} aria-sort=${by === name ? (sign > 0 ? "ascending" : "descending") : "none"}><button onClick=${() => sort([name, by === name ? -sign : name === "component" ? 1 : -1])}>${name}${by === name ? (sign > 0 ? " ▲" : " ▼") : ""}</button></th>`)}</tr></thead><tbody>
+    ${rows.map((each) => html`<tr key=${each.id}><td><a href="#" onClick=${(e) => { e.preventDefault(); go({ component: each.id }); }}>${each.id}</a> <span class="small">${each.kind}${each.faults.length ? " ▲ " + each.faults.join(", ") : ""}</span></td><td class="n wide">${each.task_count}</td><td class="n wide" title=${exact(each.counts.emitted)}>${rate(each.window?.emitted_per_s)}</td><td class="n" title=${exact(each.counts.executed)}>${rate(each.window?.executed_per_s)}</td>
+      <td class="busy"><${Load} share=${each.window?.busy} held=${held(each)} /></td><td class="n wide">${millis(each.window?.execute_ms)}</td><td class="n">${num(each.kind === "spout" ? each.pending : each.queued)}</td><td class="n" title=${exact(each.counts.failed)}>${num(each.window?.counts.failed)}</td></tr>`)}</tbody></table>`;
+}
+function Drawer({ topology, component, time }) {
+  const holder = useRef(null), close = () => go({ component: "" });
+  useEffect(() => { holder.current.showModal(); }, [component.id]);
+  const tasks = Object.values(component.tasks || {}), total = tasks.reduce((sum, each) => sum + each.counts.executed, 0);
+  const waits = Object.entries(component.window?.paused || {}).map(([cause, share]) => `${percent(share)} held back (${cause})`);
+  return html`<dialog class="drawer" ref=${holder} aria-labelledby="drawer" onClose=${close}><h1 id="drawer">${component.id}</h1><p>${component.kind}, ${component.executors} executors, ${component.task_count} tasks${component.has_state ? ", keeps state" : ""}; ${[`${percent(component.window?.busy)} busy`, ...waits].join(", ")}</p>
+    <p>${component.inputs.length ? html`input: ${component.inputs.map((each) => `${each.component}/${each.stream} ${each.fields.length ? "by " + each.fields.join(", ") : each.grouping}`).join("; ")}` : "no inputs"}; output: ${Object.entries(component.streams).filter(([name]) => !name.startsWith("__")).map(([name, fields]) => `${name}(${fields.join(", ")})`).join("; ") || "none"}</p>
+    <p>execute p50 ${millis((component.execute_us.p50 ?? null) === null ? null : component.execute_us.p50 / 1000)}, p99 ${millis((component.execute_us.p99 ?? null) === null ? null : component.execute_us.p99 / 1000)} (since its process began)</p>
+    <div class="scroll" tabindex="0" role="region" aria-label="tasks"><table><thead><tr><th>task</th><th>worker</th><th>busy</th><th class="n">executed</th><th class="n">share</th></tr></thead><tbody>${tasks.map((each) => html`<tr key=${each.task}><td>#${each.task}</td><td>${each.slot || "not assigned"}</td><td class="busy"><${Load} share=${each.busy} /></td><td class="n">${rate(each.executed_per_s)}</td><td class="n">${total ? percent(each.counts.executed / total) : "-"}</td></tr>`)}</tbody></table></div>
+    ${component.last_error && html`<h2>Last error, ${clock(component.last_error.time_ms)}</h2><pre>${component.last_error.text + "\n" + component.last_error.traceback}</pre>`}<div class="bar"><button onClick=${close} autofocus>Close</button></div></dialog>`;
+}
+function Workers({ topology, at, cluster, ask }) {
+  const rows = Object.values(topology.workers), chosen = topology.workers[at.worker];
+  if (!rows.length) return html`<p class="empty">It has no worker yet: ${topology.problems[0] || "Nimbus has not placed it; free slots are on the cluster's screen"}.</p>`;
+  return html`<table><thead><tr><th>worker</th><th>state</th><th class="n wide">memory</th><th class="n">CPU</th><th class="n wide">commits</th><th class="wide">loop time</th><th class="n">beat</th></tr></thead><tbody>${rows.map((each) => html`<tr key=${each.slot} class=${each === chosen ? "on" : ""}><td><a href="#" onClick=${(e) => { e.preventDefault(); go({ worker: each.slot }); }}>${each.slot}</a> <span class="small">${Object.entries(each.tasks).filter(([name]) => !name.startsWith("__")).map(([name, n]) => `${name}×${n}`).join(", ")}</span></td><td>${each.state === "RUNNING" ? "● " : "▲ "}${each.state}${each.deaths ? `, ${each.deaths} deaths` : ""}</td><td class="n wide">${each.memory_mb === null ? "-" : num(each.memory_mb, 0) + " MB"}</td><td class="n">${each.cpu_percent === null ? "-" : num(each.cpu_percent, 0) + " %"}</td><td class="n wide">${rate(each.commits_per_s)}</td><td class="wide small">${Object.entries(each.loop).filter(([, share]) => share > 0.005).sort((a, b) => b[1] - a[1]).map(([name, share]) => `${name} ${percent(share)}`).join(", ") || "-"}</td><td class="n">${each.beat_ms ? lasted(cluster.time_ms - each.beat_ms) + " ago" : "-"}</td></tr>`)}</tbody></table>
+    ${chosen && html`<h2>Log of ${chosen.slot}</h2>${chosen.message && html`<p class="alert">${chosen.message}</p>`}<${Log} topology=${topology.name} slot=${chosen.slot} /><${Act} ask=${ask} verb="restart" body=${{ topology: topology.name, worker: chosen.slot }} label="Restart this worker …" />`}`;
+}
+function Log({ topology, slot }) {
+  const [wanted, want] = useState("");
+  const { found, error } = useGet(`/page/log/${encodeURIComponent(topology)}/${encodeURIComponent(slot)}?q=${encodeURIComponent(wanted)}`, 3000);
+  return html`<label class="small">search <input type="search" value=${wanted} onInput=${(e) => want(e.target.value)} /></label>${error ? html`<p class="alert">${error}</p>` : found && html`<p class="small">${found.found} of ${found.all} kept lines${found.found > found.lines.length ? `, the last ${found.lines.length} are shown` : ""}</p><pre class="log" tabindex="0">${found.lines.join("\n") || "nothing is kept, or nothing matches"}</pre>`}`;
+}
+function Errors({ topology }) {
+  const last = users(topology).filter((each) => each.last_error);
+  if (!topology.failures.length && !last.length) return html`<p class="empty">Nothing has failed.</p>`;
+  return html`<table><thead><tr><th>component</th><th>error</th><th>at</th><th class="n">times</th></tr></thead><tbody>${topology.failures.map((each) => html`<tr key=${each.component + each.error + each.place}><td>${each.component}</td><td>${each.error}</td><td>${each.place}</td><td class="n">${exact(each.count)}</td></tr>`)}</tbody></table>${last.map((each) => html`<details key=${each.id}><summary>${each.id}, ${clock(each.last_error.time_ms)} on ${each.last_error.place}: ${each.last_error.text}</summary><pre>${each.last_error.traceback}</pre></details>`)}`;
+}
+function Letters({ topology, ask }) {
+  const { found, error } = useGet(`/page/letters/${encodeURIComponent(topology.name)}`, 5000);
+  if (error) return html`<p class="alert">${error}</p>`;
+  if (!found) return html`<p class="empty">Reading …</p>`;
+  const groups = {};
+  for (const [id, letter] of Object.entries(found.letters)) (groups[letter.cause] ||= []).push([id, letter]);
+  if (!found.count) return html`<p class="empty">No tuple was given up. One that fails its tries is parked here, with its input, its state and the line that raised; it can be replayed when the code is mended.</p>`;
+  return html`<p>${exact(found.count)} tuples parked${found.count > Object.keys(found.letters).length ? `; the oldest ${Object.keys(found.letters).length} are shown` : ""}, ${Object.keys(groups).length} causes</p>${Object.entries(groups).map(([cause, several]) => { const ids = several.map(([id]) => id), body = { topology: topology.name, ids }; return html`<div key=${cause}><div class="bar"><h2>${cause} ×${several.length}</h2><${Act} ask=${ask} verb="replay" body=${body} label="Replay all of this cause …" /><${Act} ask=${ask} verb="drop" body=${body} label="Drop …" /></div>
+    ${several.slice(0, 20).map(([id, letter]) => html`<details key=${id}><summary>${id} · ${letter.from} → ${letter.component}#${letter.task} · ${letter.attempts} tries · ${clock(letter.time_ms)}</summary><pre>${Object.entries(letter.values).map(([name, value]) => `${name} = ${value}`).join("\n")}</pre><pre>${letter.reason + "\n" + letter.traceback}</pre>${letter.state && html`<pre>${"state\n" + letter.state.join("\n")}</pre>`}
+      <div class="bar"><${Act} ask=${ask} verb="replay" body=${{ ...body, ids: [id] }} label="Replay …" /><${Act} ask=${ask} verb="drop" body=${{ ...body, ids: [id] }} label="Drop …" /><a href="/page/capsule/${encodeURIComponent(topology.name)}/${encodeURIComponent(id)}">Save as test</a></div></details>`)}</div>`; })}`;
+}
+function Upgrade({ topology, ask }) {
+  const { found, error } = useGet(`/page/upgrade/${encodeURIComponent(topology.name)}`, 2000), body = { topology: topology.name };
+  if (error) return html`<p class="alert">${error}</p>`;
+  if (!found) return html`<p class="empty">Reading …</p>`;
+  if (found.stage === "NONE") return html`<p class="empty">No upgrade is under way. New code is given to some workers at a time, beside the old:<pre>sparkstorm upgrade start JOB.yaml --num 1 --live-shadow BOLT</pre></p>`;
+  return html`<p>${found.stage}, batch ${found.batches}: ${found.upgraded.length} workers run the new code, ${found.upgrading.length} change, ${found.remaining.length} wait${found.rollback ? `; taken back: ${found.rollback}` : ""}</p>${found.shadow && html`<table><tbody>${Object.entries(found.shadow).filter(([, value]) => typeof value !== "object").map(([name, value]) => html`<tr key=${name}><td>${name.replaceAll("_", " ")}</td><td class="n">${String(value)}</td></tr>`)}</tbody></table>`}
+    <div class="bar">${["continue", "complete", "rollback"].map((each) => html`<${Act} key=${each} ask=${ask} verb="upgrade" body=${{ ...body, step: each }} label=${each + " …"} />`)}</div>`;
+}
+function Conf({ topology }) {
+  const [wanted, want] = useState("");
+  const { found, error } = useGet(`/page/conf/${encodeURIComponent(topology.name)}`);
+  if (error) return html`<p class="alert">${error}</p>`;
+  const rows = Object.entries(found || {}).filter(([name]) => name.includes(wanted)).sort();
+  return html`<label class="small">search <input type="search" value=${wanted} onInput=${(e) => want(e.target.value)} /></label>${rows.length ? html`<table><tbody>${rows.map(([name, value]) => html`<tr key=${name}><td>${name}</td><td>${JSON.stringify(value)}</td></tr>`)}</tbody></table>` : html`<p class="empty">Nothing is configured here, or this connection may not read it. <code>sparkstorm explain KEY</code> says what a key does.</p>`}`;
+}
