@@ -22,12 +22,10 @@ def add_verbs(verbs: Any) -> None:
 
 
 def web(arguments: argparse.Namespace) -> int:
-    """Serve a cluster's page until Ctrl-C. It prints an address with a token; with a read-only connection file nothing can be changed."""
+    """Serve a cluster's page until Ctrl-C, at an address with a token that it prints; a read-only connection changes nothing."""
     from sparkstorm.web.serve import Place, serve
 
     names = tuple(arguments.name)
-    place = Place(
-        arguments.address, arguments.port, names, arguments.certificate, arguments.key, arguments.behind_proxy
-    )
+    place = Place(arguments.address, arguments.port, names, arguments.certificate, arguments.key, arguments.behind_proxy)
     serve(arguments.cluster, place, lambda line: print(line, flush=True))
     return OK

@@ -160,7 +160,11 @@ def _rebalance_words(body: Body) -> list[str]:
     options = _rebalance_options(body)
     words = ["rebalance", _text(body, "topology")]
     words += ["--workers", str(options.num_workers)] if options.num_workers else []
-    words += ["--executors", *(f"{name}={n}" for name, n in options.executors_by_component.items())] if options.executors_by_component else []
+    words += (
+        ["--executors", *(f"{name}={n}" for name, n in options.executors_by_component.items())]
+        if options.executors_by_component
+        else []
+    )
     words += ["--reassign"] if options.reassign else []
     wait = _number(body, "wait")
     return [*words, *(["--wait", str(wait)] if wait is not None else []), "--yes"]

@@ -25,8 +25,8 @@ _STATUS: Sequence[tuple[type[SparkStormError], int]] = (
 def make_app(routes: Sequence[BaseRoute], access: Access) -> Guard:
     """Return the application, guarded."""
     handlers = {SparkStormError: _refused, HTTPException: _http}
-    app = Starlette(routes=list(routes), middleware=[Middleware(GZipMiddleware, 1_000)], exception_handlers=handlers)  # type: ignore[arg-type]
-    return Guard(app, access)  # type: ignore[arg-type]
+    app = Starlette(routes=list(routes), middleware=[Middleware(GZipMiddleware, 1_000)], exception_handlers=handlers)
+    return Guard(app, access)
 
 
 def _refused(request: Request, error: Exception) -> Response:

@@ -83,7 +83,11 @@ class Page:
 
     async def _events(self, record: Callable[[], dict[str, Any]]) -> AsyncIterator[str]:
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
-        end = self._model.subscribe(lambda: loop.call_soon_threadsafe(woken.set))
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(woken.set)
+
+        end = self._model.subscribe(wake)
         try:
             last = await run_in_threadpool(record)
             yield f"event: snapshot\ndata: {_text(last)}\n\n"
@@ -239,7 +243,6 @@ def _letter(letter: DeadLetter) -> dict[str, Any]:
 
 def _archive(handle: Any, id: str) -> bytes:
     """Return a zip of a capsule and its test; NotAliveError when the letter is not there."""
-
 
     letter = handle.dead_letters.get(id)
     if letter is None:

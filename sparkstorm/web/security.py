@@ -172,7 +172,8 @@ def _cookie(header: str, name: str) -> str:
 
 async def _body(receive: Receive) -> bytes | None:
     """Return the whole body; None when it is too large."""
-    parts, size = [], 0
+    parts: list[bytes] = []
+    size = 0
     while True:
         message = await receive()
         if message["type"] != "http.request":

@@ -90,7 +90,7 @@ def serve(cluster: str | None, place: Place, say: Callable[[str], None]) -> None
         options: dict[str, Any] = {"ssl_certfile": place.certificate, "ssl_keyfile": place.key} if place.certificate else {}
         server = uvicorn.Server(
             uvicorn.Config(
-                app,  # type: ignore[arg-type]
+                app,
                 place.address,
                 place.port,
                 access_log=False,  # it would hold the token

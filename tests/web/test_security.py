@@ -1,0 +1,166 @@
+"""Attacks on the web server: each gets a refusal and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.web.app import make_app
+from sparkstorm.web.security import BODY_BYTES, CSRF_HEADER, Access, Guard, local_hosts
+from sparkstorm.web.serve import Place
+
+HOME = "http://127.0.0.1:8080"
+
+
+async def echo(request: Request) -> JSONResponse:
+    return JSONResponse({"method": request.method, "size": len(await request.body())})
+
+
+def client(is_read_only: bool = False) -> tuple[TestClient, Access]:
+    access = Access(local_hosts(8080), is_read_only=is_read_only)
+    app = make_app([Route("/", echo), Route("/do", echo, methods=["GET", "POST"])], access)
+    return TestClient(app, base_url=HOME, follow_redirects=False), access
+
+
+def signed_in(is_read_only: bool = False) -> tuple[TestClient, Access]:
+    made, access = client(is_read_only)
+    assert made.get("/", params={"token": access.token}).status_code == 303
+    return made, access
+
+
+def test_the_token_becomes_a_cookie_that_scripts_and_other_sites_do_not_get() -> None:
+    made, access = client()
+    answer = made.get("/", params={"topology": "words", "token": access.token})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/?topology=words")
+    assert "HttpOnly" in answer.headers["set-cookie"] and "SameSite=Strict" in answer.headers["set-cookie"]
+    assert access.token not in str(answer.headers)
+    assert made.get("/").json()["method"] == "GET"
+
+
+@pytest.mark.parametrize("query", [{}, {"token": ""}, {"token": "x"}, {"Token": "x"}])
+def test_without_the_token_nothing_is_shown(query: dict[str, str]) -> None:
+    made, _ = client()
+    answer = made.get("/", params=query)
+    assert answer.status_code == 401 and "sparkstorm web" in answer.json()["error"]
+
+
+def test_the_token_does_not_lead_to_another_site() -> None:
+    made, access = client()
+    for path in ("//evil.example/", "/\\evil.example", "///evil.example"):
+        answer = made.request("GET", f"{HOME}{path}?token={access.token}")
+        location = answer.headers["location"]
+        assert location.startswith("/") and location[1:2] not in ("/", "\\")
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8080", "127.0.0.1", "127.0.0.1:8081", "", "127.0.0.1:8080.evil.example"]
+)
+def test_a_foreign_host_is_refused_also_with_the_cookie(host: str) -> None:
+    made, access = signed_in()
+    for headers in ({"host": host}, {"host": host, "authorization": f"Bearer {access.token}"}):
+        assert made.get("/", headers=headers).status_code == 421
+
+
+def test_the_static_files_are_not_served_to_foreign_hosts_either() -> None:
+    made, _ = client()
+    assert made.get("/static/page.js", headers={"host": "evil.example"}).status_code == 421
+
+
+@pytest.mark.parametrize(
+    "origin", ["null", "http://evil.example", "https://127.0.0.1:8080", "http://127.0.0.1:8081", "http://127.0.0.1:8080.evil"]
+)
+def test_a_foreign_origin_is_refused(origin: str) -> None:
+    made, access = signed_in()
+    headers = {"origin": origin, CSRF_HEADER: access.csrf}
+    assert made.post("/do", headers=headers).status_code == 403
+    assert made.get("/", headers={"origin": origin}).status_code == 403
+
+
+def test_a_change_by_cookie_needs_the_value_that_only_the_page_reads() -> None:
+    made, access = signed_in()
+    home = {"origin": HOME}
+    assert made.post("/do", headers=home).status_code == 403
+    assert made.post("/do", headers={**home, CSRF_HEADER: "x"}).status_code == 403
+    assert made.post("/do", headers={CSRF_HEADER: access.csrf}).status_code == 403
+    assert made.post("/do", headers={**home, CSRF_HEADER: access.csrf}).status_code == 200
+
+
+def test_a_program_sends_the_token_as_bearer() -> None:
+    made, access = client()
+    assert made.post("/do", headers={"authorization": f"Bearer {access.token}"}).status_code == 200
+    assert made.post("/do", headers={"authorization": f"Bearer {access.token}x"}).status_code == 401
+    assert made.post("/do", headers={"authorization": f"Basic {access.token}"}).status_code == 401
+
+
+def test_a_read_only_connection_changes_nothing() -> None:
+    made, access = signed_in(is_read_only=True)
+    for headers in ({"origin": HOME, CSRF_HEADER: access.csrf}, {"authorization": f"Bearer {access.token}"}):
+        answer = made.post("/do", headers=headers)
+        assert answer.status_code == 403 and "read-only" in answer.json()["error"]
+    assert made.get("/").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/static/none.js", "/nowhere"])
+def test_every_answer_has_the_headers(path: str) -> None:
+    made, _ = signed_in()
+    headers = made.get(path).headers
+    assert headers["content-security-policy"].startswith("default-src 'self';")
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
+    assert not [name for name in headers if name.startswith("access-control")]
+
+
+def test_a_giant_body_is_cut_off() -> None:
+    made, access = client()
+    bearer = {"authorization": f"Bearer {access.token}"}
+    assert made.post("/do", content=b"x" * BODY_BYTES, headers=bearer).json()["size"] == BODY_BYTES
+    assert made.post("/do", content=b"x" * (BODY_BYTES + 1), headers=bearer).status_code == 413
+
+
+def test_a_body_that_never_ends_is_given_up() -> None:
+    access = Access(local_hosts(8080))
+    sent: list[Mapping[str, Any]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("it must not be asked")
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError("not reached")
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"127.0.0.1:8080"), (b"authorization", f"Bearer {access.token}".encode())]
+    scope = {"type": "http", "method": "POST", "path": "/do", "raw_path": b"/do", "query_string": b"", "headers": headers}
+    asyncio.run(Guard(app, access, body_secs=0.01)(scope, receive, send))
+    assert sent[0]["status"] == 408
+
+
+def test_secrets_are_in_no_repr() -> None:
+    access = Access(local_hosts(8080))
+    assert not [value for value in (access.token, access.session, access.csrf) if value in repr(access)]
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        (Place("0.0.0.0", names=("x",)), "in the clear"),
+        (Place(certificate="x"), "both files"),
+        (Place("0.0.0.0", is_behind_proxy=True), "--name"),
+    ],
+)
+def test_another_address_needs_tls_and_a_name(place: Place, words: str) -> None:
+    with pytest.raises(InvalidConfigError, match=words):
+        place.check()
+    Place().check()
+    Place(str(Path("::1"))).check()
