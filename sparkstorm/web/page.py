@@ -7,6 +7,7 @@ import io
 import json
 import re
 import tempfile
+import threading
 import zipfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -39,11 +40,46 @@ _MOST_LETTERS = 100
 _BEAT_S = 4.0  # a line of comment this often: the page greys itself after 5 s without any
 
 
-class Page:
-    """Handlers over one read model and, for what only the stores can say, one client; None where there is none."""
+Opened = Callable[[], ClusterClient]
+"""Opens a connection to the cluster."""
 
-    def __init__(self, model: ReadModel, access: Access, client: ClusterClient | None, name: str) -> None:
-        self._model, self._access, self._client, self._name = model, access, client, name
+
+class Page:
+    """Handlers over one read model and, for what only the stores can say, connections of their own.
+
+    A connection's replies come in the order of its questions, so no two threads may ask by one: the sampler has its own,
+    what is read on demand shares one under a lock, and an action, which may wait for minutes, opens one for itself.
+    """
+
+    def __init__(self, model: ReadModel, access: Access, opened: Opened, name: str) -> None:
+        self._model, self._access, self._opened, self._name = model, access, opened, name
+        self._reading = threading.Lock()
+        self._client: ClusterClient | None = None
+
+    def close(self) -> None:
+        """End the connection for what is read on demand."""
+        if self._client is not None:
+            self._client.close()
+
+    async def _read(self, read: Callable[[ClusterClient], Any]) -> Any:
+        """Read on demand, one question after the other."""
+
+        def locked() -> Any:
+            with self._reading:
+                if self._client is None:
+                    self._client = self._opened()
+                return read(self._client)
+
+        return await run_in_threadpool(locked)
+
+    async def _ask(self, ask: Callable[[ClusterClient], Any]) -> Any:
+        """Carry out a request by a connection of its own."""
+
+        def alone() -> Any:
+            with self._opened() as client:
+                return ask(client)
+
+        return await run_in_threadpool(alone)
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -140,57 +176,58 @@ class Page:
 
     async def letters(self, request: Request) -> Response:
         """Return the oldest dead letters behind an id, with the causes of all failures."""
-        client, name = self._writer("tuples may hold secrets"), request.path_params["topology"]
+        self._require_writer("tuples may hold secrets")
+        name = request.path_params["topology"]
         after = request.query_params.get("after", "0")
 
-        def read() -> dict[str, Any]:
+        def read(client: ClusterClient) -> dict[str, Any]:
             store = client.topology(name).dead_letters
             kept = store.read(_MOST_LETTERS, after)
             return {"count": store.count(), "letters": {id: _letter(each) for id, each in kept.items()}}
 
-        return JSONResponse(await run_in_threadpool(read))
+        return JSONResponse(await self._read(read))
 
     async def capsule(self, request: Request) -> Response:
         """Return a dead letter as a capsule with its test, in one archive."""
-        client, id = self._writer("tuples may hold secrets"), request.path_params["id"]
-        data = await run_in_threadpool(lambda: _archive(client.topology(request.path_params["topology"]), id))
+        self._require_writer("tuples may hold secrets")
+        name, id = request.path_params["topology"], request.path_params["id"]
+        data = await self._read(lambda client: _archive(client.topology(name), id))
         disposition = f'attachment; filename="{re.sub(r"[^0-9A-Za-z-]", "-", id)}.zip"'
         return Response(data, media_type="application/zip", headers={"content-disposition": disposition})
 
     async def log(self, request: Request) -> Response:
         """Return the last lines of a worker's log that hold a text."""
-        client, wanted = self._writer("logs may hold secrets"), request.query_params.get("q", "")[:200].lower()
+        self._require_writer("logs may hold secrets")
+        wanted = request.query_params.get("q", "")[:200].lower()
         name, slot = request.path_params["topology"], request.path_params["slot"]
-        lines = await run_in_threadpool(lambda: last_lines(client.topology(name), slot, 1_000_000))
+        lines = await self._read(lambda client: last_lines(client.topology(name), slot, 1_000_000))
         found = [line[:_MOST_CHARS] for line in lines if wanted in line.lower()]
         return JSONResponse({"lines": found[-_MOST_LINES:], "found": len(found), "all": len(lines)})
 
     async def upgrade(self, request: Request) -> Response:
         """Return the stage of a gray upgrade and the comparison of old and new code."""
-        client = self._client
-        if client is None:
-            raise HTTPException(503, "this server has no connection of its own to the cluster")
         name = request.path_params["topology"]
-        return JSONResponse(to_json(await run_in_threadpool(lambda: client.topology(name).upgrade.status())))
+        return JSONResponse(to_json(await self._read(lambda client: client.topology(name).upgrade.status())))
 
     async def plan(self, request: Request) -> Response:
         """Return what an action would do, and its command line; nothing is changed."""
-        client, body = self._writer("a plan is a request"), await _body(request)
-        return JSONResponse(await run_in_threadpool(actions.plan, client, request.path_params["verb"], body))
+        self._require_writer("a plan is a request")
+        verb, body = request.path_params["verb"], await _body(request)
+        if verb != "rebalance":
+            return JSONResponse({"command": actions.command(verb, body)})
+        return JSONResponse(await self._ask(lambda client: actions.plan(client, verb, body)))
 
     async def do(self, request: Request) -> Response:
         """Carry an action out, and answer when it is done."""
-        client, body = self._writer("an action changes the cluster"), await _body(request)
-        done = await run_in_threadpool(actions.carry_out, client, request.path_params["verb"], body)
-        return JSONResponse({"done": done})
+        self._require_writer("an action changes the cluster")
+        verb, body = request.path_params["verb"], await _body(request)
+        actions.command(verb, body)  # refuses wrong arguments before a connection is opened
+        return JSONResponse({"done": await self._ask(lambda client: actions.carry_out(client, verb, body))})
 
-    def _writer(self, why: str) -> ClusterClient:
-        """Return the client, where it may command the cluster."""
+    def _require_writer(self, why: str) -> None:
+        """Refuse where the connection file may only look."""
         if self._access.is_read_only:
             raise HTTPException(403, f"this server was started with a read-only connection file, and {why}")
-        if self._client is None:
-            raise HTTPException(503, "this server has no connection of its own to the cluster")
-        return self._client
 
 
 def _look(request: Request) -> tuple[str, str, str]:

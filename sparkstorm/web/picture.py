@@ -10,7 +10,8 @@ from sparkstorm.notebook.graph_layout import Layout, lay_out
 from sparkstorm.notebook.svg import cut
 
 WIDE, TALL = 168, 66  # of a box
-_GAP, _ROW, _EDGE = 112, 104, 24  # between layers; between the middles of two rows; margin
+_GAP, _ROW, _EDGE = 118, 96, 24  # between layers; between the middles of two rows; margin
+_LABEL = 60  # an edge is level where its label is
 _PORT = 17  # between the ends of two edges at a box: a line of a label, so that labels have lanes of their own
 
 
@@ -87,7 +88,8 @@ def _through(path: tuple[tuple[int, float], ...], port: float) -> tuple[str, int
         x, y = _x(layer) + leaves, _y(height)
     end_x, end_y = _x(path[-1][0]) + enters, _y(path[-1][1]) + port
     label_x = end_x - 12 if is_forward else end_x + 12
-    return d + _bend(x, y, end_x, end_y), label_x, round(end_y) - 5
+    level_x = end_x - _LABEL if is_forward else end_x + _LABEL
+    return d + _bend(x, y, level_x, end_y) + f"H{end_x}", label_x, round(end_y) - 5
 
 
 def _loop(name: str, layout: Layout) -> tuple[str, int, int]:

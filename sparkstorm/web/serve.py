@@ -86,7 +86,8 @@ def serve(cluster: str | None, place: Place, say: Callable[[str], None]) -> None
         is_tls = bool(place.certificate) or place.is_behind_proxy
         access = Access(hosts, "https" if is_tls else "http", client.is_read_only)
         name = os.path.basename(os.path.dirname(os.path.abspath(cluster))) if cluster else "cluster"
-        app = make_app(Page(sampler, access, client, name).routes(), access)
+        page = Page(sampler, access, lambda: connect(cluster), name)
+        app = make_app(page.routes(), access)
         options: dict[str, Any] = {"ssl_certfile": place.certificate, "ssl_keyfile": place.key} if place.certificate else {}
         server = uvicorn.Server(
             uvicorn.Config(
@@ -113,6 +114,7 @@ def serve(cluster: str | None, place: Place, say: Callable[[str], None]) -> None
                 server.run()
         finally:
             thread.stop()
+            page.close()
 
 
 @contextmanager

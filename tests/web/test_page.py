@@ -7,14 +7,15 @@ import gzip
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from starlette.testclient import TestClient
 
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.client import ClusterClient
+from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.insight.records import to_json
 from sparkstorm.web import actions
 from sparkstorm.web.app import make_app
@@ -37,12 +38,16 @@ VENDORED = {
 FIRST_LOAD_BYTES = 120_000
 
 
+def nowhere() -> ClusterClient:
+    raise StoreUnavailableError("ZooKeeper does not answer")
+
+
 @contextmanager
 def page(is_read_only: bool = False) -> Iterator[tuple[TestClient, Watched, Page]]:
     with watched() as run:
         run.feed(20)
         access = Access(local_hosts(8080), is_read_only=is_read_only)
-        made = Page(run.sampler, access, None, "test")
+        made = Page(run.sampler, access, nowhere, "test")
         client = TestClient(make_app(made.routes(), access), base_url=HOME)
         client.headers.update({"authorization": f"Bearer {access.token}"})
         yield client, run, made
@@ -67,7 +72,7 @@ def test_the_stream_sends_a_snapshot_and_then_what_changes() -> None:
     with page() as (_, run, made):
 
         async def look() -> tuple[dict[str, Any], dict[str, Any]]:
-            events = made._events(lambda: made._record("words", "1m", ""))
+            events = cast("AsyncGenerator[str]", made._events(lambda: made._record("words", "1m", "")))
             first = _data(await anext(events))
             run.pass_seconds(1)
             second = _data(await anext(events))
@@ -128,10 +133,19 @@ def test_a_read_only_connection_sees_no_tuples_and_no_logs() -> None:
         assert client.post("/page/do/kill", json={"topology": "words", "typed": "words"}).status_code == 403
 
 
+def test_stores_that_are_away_leave_the_page_answering() -> None:
+    with page() as (client, _, _):
+        answer = client.get("/page/letters/words")
+        assert (answer.status_code, answer.json()["error"]) == (503, "ZooKeeper does not answer")
+        assert client.post("/page/do/activate", json={"topology": "words"}).status_code == 503
+        assert client.post("/page/plan/activate", json={"topology": "words"}).json() == {"command": "sparkstorm activate words"}
+        assert client.get("/page/series/words").status_code == 200
+
+
 def test_a_body_that_is_no_object_is_refused() -> None:
     with watched() as run:
         access = Access(local_hosts(8080))
-        app = make_app(Page(run.sampler, access, run, "test").routes(), access)  # type: ignore[arg-type]
+        app = make_app(Page(run.sampler, access, nowhere, "test").routes(), access)
         client = TestClient(app, base_url=HOME, headers={"authorization": f"Bearer {access.token}"})
         for body in (b"", b"[]", b"{", b"[" * 100_000):
             assert client.post("/page/plan/kill", content=body).status_code == 400

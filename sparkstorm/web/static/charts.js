@@ -7,7 +7,7 @@ const load = () => (library ||= (document.head.append(Object.assign(document.cre
 
 function withGaps(times, columns) {
   const steps = times.slice(1).map((at, n) => at - times[n]).sort((a, b) => a - b);
-  const usual = Math.max(10_500, 3 * (steps[Math.floor(steps.length / 2)] || 0));
+  const usual = Math.max(25_000, 3 * (steps[Math.floor(steps.length / 2)] || 0));
   const made = [[], ...columns.map(() => [])];
   times.forEach((at, n) => {
     if (n && at - times[n - 1] > usual) { made[0].push((times[n - 1] + 1) / 1000); columns.forEach((_, c) => made[c + 1].push(null)); }

@@ -27,7 +27,7 @@ export function Graph({ topology }) {
       const each = topology.components[name], box = graph.boxes[name], share = each?.window?.busy;
       if (!each) return null;
       const open = () => go({ component: name });
-      const wait = each.kind === "spout" ? `${num(each.pending)} pending` : each.queued ? `${num(each.queued)} wait` : "";
+      const wait = each.kind === "spout" ? `${num(each.pending)} open` : each.queued ? `${num(each.queued)} wait` : "";
       const label = `${each.kind} ${name}, ${percent(share)} busy, ${each.task_count} tasks${held(each) > 0.1 ? ", held back" : ""}${each.faults.length ? ", " + each.faults.join(", ") : ""}`;
       return html`<g key=${name} class=${"node" + (lit && !lit.has(name) ? " dim" : "")} transform="translate(${box.x} ${box.y})" role="button" tabindex="0" aria-label=${label} onClick=${open} onKeyDown=${(e) => (e.key === "Enter" || e.key === " ") && (e.preventDefault(), open())}
           onMouseEnter=${() => setOver(name)} onMouseLeave=${() => setOver(null)}>

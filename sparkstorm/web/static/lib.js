@@ -11,7 +11,7 @@ export function num(value, digits = 1) {
 export const exact = (value) => (value === null || value === undefined ? "not known" : value.toLocaleString("en-US"));
 export const rate = (value) => (value === null || value === undefined ? "-" : num(value) + "/s");
 export const percent = (share) => (share === null || share === undefined ? "-" : Math.round(100 * share) + NB + "%");
-export const millis = (value) => (value === null || value === undefined ? "-" : (value >= 10 ? Math.round(value).toLocaleString("en-US") : value.toFixed(1)) + NB + "ms");
+export const millis = (value) => (value === null || value === undefined ? "-" : (value < 0.1 && value > 0 ? Math.round(1000 * value) + NB + "µs" : (value >= 10 ? Math.round(value).toLocaleString("en-US") : value.toFixed(1)) + NB + "ms"));
 export const bytes = (value) => (value === null || value === undefined ? "-" : num(value) + "B");
 export function lasted(ms) {
   const s = Math.max(0, Math.round(ms / 1000));
