@@ -1,1 +1,1 @@
-"""Web page of a cluster: a server process, its protections, and the page's own routes and files."""
+"""Web process of a cluster: the page, Storm's REST interface and our own, and metrics. Needs the extra `web`."""

@@ -1,0 +1,135 @@
+"""Answers of the REST interfaces: JSON, and errors as one sentence. Every body is hostile until checked."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from anyio import to_thread
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sparkstorm.errors import (
+    IllegalTransitionError,
+    InvalidConfigError,
+    InvalidTopologyError,
+    NotAliveError,
+    ReadOnlyConnectionError,
+    SparkStormError,
+    StoreUnavailableError,
+)
+
+MOST_BODY_BYTES = 65_536
+MOST_NAME_CHARS = 300
+_DEEPEST = 20
+_STATUS = {
+    NotAliveError: 404,
+    ReadOnlyConnectionError: 403,
+    InvalidConfigError: 400,
+    InvalidTopologyError: 400,
+    IllegalTransitionError: 409,
+    StoreUnavailableError: 503,
+}
+_REASONS = {400: "Bad Request", 403: "Forbidden", 404: "Not Found", 409: "Conflict", 413: "Content Too Large"}
+_REASONS |= {500: "Internal Server Error", 503: "Service Unavailable"}
+_LOG = logging.getLogger("sparkstorm.web")
+
+Answer = Callable[[Request], Any]
+Act = Callable[[Request, Any], Any]
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """Return a JSON answer that nobody keeps."""
+    body = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
+    headers = {"Cache-Control": "no-cache, no-store", "X-Content-Type-Options": "nosniff"}
+    return Response(body, status, headers, "application/json;charset=utf-8")
+
+
+def error_response(status: int, sentence: str) -> Response:
+    """Return an error as Storm's REST does."""
+    return json_response({"error": f"{status} {_REASONS.get(status, 'Error')}", "errorMessage": sentence}, status)
+
+
+def reading(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint for what only looks at the read model: it never waits for a store."""
+
+    async def endpoint(request: Request) -> Response:
+        return _guarded(lambda: json_response(answer(request)))
+
+    endpoint.__doc__ = answer.__doc__
+    return endpoint
+
+
+def acting(act: Act) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint for what asks Nimbus or a store, on a thread; the body, if any, is an object."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            body = await _body(request)
+        except HTTPException as error:
+            return error_response(error.status_code, error.detail)
+        return await to_thread.run_sync(lambda: _guarded(lambda: json_response(act(request, body))))
+
+    endpoint.__doc__ = act.__doc__
+    return endpoint
+
+
+def _guarded(answer: Callable[[], Response]) -> Response:
+    try:
+        return answer()
+    except SparkStormError as error:
+        status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
+        return error_response(status, str(error).partition("\n")[0])
+    except Exception:
+        _LOG.exception("an answer could not be made")
+        return error_response(500, "this answer could not be made; the log of the web process says why")
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    data = b""
+    async for part in request.stream():
+        data += part
+        if len(data) > MOST_BODY_BYTES:
+            raise HTTPException(413, f"the body has more than {MOST_BODY_BYTES:,} bytes")
+    if not data.strip():
+        return {}
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, "the body is not JSON") from error
+    if not isinstance(value, dict) or not _is_flat(value):
+        raise HTTPException(400, f"the body must be a JSON object, nested {_DEEPEST} deep at most")
+    return value
+
+
+def _is_flat(value: Any, depth: int = 0) -> bool:
+    if depth > _DEEPEST:
+        return False
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return all(_is_flat(each, depth + 1) for each in inner)
+
+
+def path_name(request: Request, name: str) -> str:
+    """Return a part of the path that names something; InvalidConfigError when it is no name."""
+    found = str(request.path_params[name])
+    if not found or len(found) > MOST_NAME_CHARS or not found.isprintable():
+        raise InvalidConfigError(f"{name} in the path: expected a name of at most {MOST_NAME_CHARS} printable characters")
+    return found
+
+
+def seconds(text: str) -> float:
+    """Return a number of seconds from a path; InvalidConfigError when it is none."""
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise InvalidConfigError(f"wait time in the path: expected whole seconds, got {text!r:.40}")
+    return float(text)
+
+
+def checked(body: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
+    """Return a field of a body; InvalidConfigError when it has another type."""
+    value = body.get(name, default)
+    if value is not default and type(value) is not kind:
+        raise InvalidConfigError(f"{name} in the body: expected {kind.__name__}, got {value!r:.60}")
+    return value

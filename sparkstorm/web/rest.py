@@ -1,0 +1,193 @@
+"""Our REST interface under /api/sparkstorm/v1: the records as they are, time series, time travel, and a stream of events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from sparkstorm.errors import InvalidConfigError, SparkStormError
+from sparkstorm.insight.records import ClusterView, ComponentView, TopologyView, Window, to_json
+from sparkstorm.insight.sampler import ReadModel, check_component, check_window
+from sparkstorm.model.requests import RequestKind
+from sparkstorm.web.answers import acting, checked, error_response, path_name, reading
+from sparkstorm.web.commands import Commands
+from sparkstorm.web.openapi import openapi
+from sparkstorm.web.storm_rest import rebalance_options, storm_routes
+
+BASE = "/api/sparkstorm/v1"
+MOST_STREAMS = 100
+_HOST_VERBS = {"drain": RequestKind.DRAIN_HOST, "exclude": RequestKind.EXCLUDE_HOST, "include": RequestKind.INCLUDE_HOST}
+DESCRIBED: Mapping[str, tuple[str, Any]] = {
+    f"{BASE}/cluster": ("the cluster", ClusterView),
+    f"{BASE}/moments": ("times for which the past is kept", dict[str, list[int]]),
+    f"{BASE}/topology/{{name}}": ("one topology, by name or id", TopologyView),
+    f"{BASE}/topology/{{name}}/component/{{component}}": ("one component", ComponentView),
+    f"{BASE}/topology/{{name}}/task/{{task}}": ("windows of one task", dict[str, Window]),
+    f"{BASE}/topology/{{name}}/series": ("time series of a topology or, with component=, of one", dict[str, list[float | None]]),
+}
+"""Routes that return records, with their types: the source of /api/openapi.json."""
+
+
+def rest_routes(model: ReadModel, commands: Commands, conf: Mapping[str, Any] | None = None) -> list[Route]:
+    """Return all routes of both interfaces; `conf` is the cluster's configuration without secrets."""
+    at = _Rest(model, commands)
+    answer_by_path: dict[str, Callable[[Request], Any]] = {
+        "/cluster": at.cluster,
+        "/moments": lambda _: {"time_ms": model.moments()},
+        "/topology/{name}": at.topology,
+        "/topology/{name}/component/{component}": at.component,
+        "/topology/{name}/task/{task}": at.task,
+        "/topology/{name}/series": at.series,
+    }
+    act_by_path: dict[str, Callable[[Request, Any], Any]] = {
+        "/topology/{id}/plan-rebalance": at.plan_rebalance,
+        "/host/{host}/{verb}": at.mark_host,
+    }
+    found = [Route(BASE + path, reading(answer), methods=["GET"]) for path, answer in answer_by_path.items()]
+    found += [Route(BASE + path, acting(act), methods=["POST"]) for path, act in act_by_path.items()]
+    found.append(Route(f"{BASE}/stream", _Streams(model), methods=["GET"]))
+    found.append(Route("/api/openapi.json", reading(lambda _: openapi(DESCRIBED)), methods=["GET"]))
+    return storm_routes(model, commands, conf) + found
+
+
+class _Rest:
+    def __init__(self, model: ReadModel, commands: Commands) -> None:
+        self._model, self._commands = model, commands
+
+    def cluster(self, request: Request) -> Any:
+        at_ms = moment(request)
+        return to_json(self._model.cluster() if at_ms is None else self._model.at(at_ms)[0])
+
+    def topology(self, request: Request) -> Any:
+        return to_json(self._view(request))
+
+    def _view(self, request: Request) -> TopologyView:
+        name, at_ms = path_name(request, "name"), moment(request)
+        if at_ms is None:
+            return self._model.topology(name)
+        views = self._model.at(at_ms)[1].values()
+        found = next((each for each in views if name in (each.id, each.name)), None)
+        return found or self._model.topology(name)
+
+    def component(self, request: Request) -> Any:
+        view, name = self._view(request), path_name(request, "component")
+        check_component(view, name)
+        return to_json(view.components[name])
+
+    def task(self, request: Request) -> Any:
+        view, text = self._view(request), path_name(request, "task")
+        if not any(text == str(task) for each in view.components.values() for task in each.tasks):
+            raise InvalidConfigError(f"topology {view.name} has no task {text!r:.40}")
+        return to_json({window: self._model.task_window(view.id, int(text), window) for window in view.windows})
+
+    def series(self, request: Request) -> Any:
+        window, component = request.query_params.get("window", "10m"), request.query_params.get("component")
+        check_window(window)
+        return to_json(self._model.series(path_name(request, "name"), component, window))
+
+    def plan_rebalance(self, request: Request, body: Any) -> Any:
+        view = self._model.topology(path_name(request, "id"))
+        plan = self._commands.plan_rebalance(view.name, view.id, rebalance_options(body))
+        placed = {"before": plan.before, "after": plan.after}
+        return {which: {str(executor): str(slot) for executor, slot in of.items()} for which, of in placed.items()}
+
+    def mark_host(self, request: Request, body: Any) -> Any:
+        host, verb = path_name(request, "host"), path_name(request, "verb")
+        if verb not in _HOST_VERBS:
+            raise InvalidConfigError(f"a host can be marked by {', '.join(_HOST_VERBS)}, not {verb!r:.40}")
+        self._commands.mark_host(_HOST_VERBS[verb], host, checked(body, "reason", str, ""))
+        return {"host": host, "verb": verb}
+
+
+def moment(request: Request) -> int | None:
+    """Return the moment `at` (ms) that was asked for; None for now."""
+    text = request.query_params.get("at")
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > 15:
+        raise InvalidConfigError(f"at: expected milliseconds since the epoch, got {text!r:.40}")
+    return int(text)
+
+
+class _Streams:
+    """GET /stream?topology=NAME: server-sent events, a snapshot and then what has changed in each sample.
+
+    An event's id is the number of its sample. `snapshot` has the records; `delta` lists `set`, pairs of a path and its new
+    value, and `gone`, paths that are no more. A stream that cannot keep up skips samples, never changes.
+    """
+
+    def __init__(self, model: ReadModel) -> None:
+        self._model = model
+        self._open = 0
+
+    async def __call__(self, request: Request) -> Response:
+        """Open a stream; 503 when there are too many."""
+        if self._open >= MOST_STREAMS:
+            return error_response(503, f"{MOST_STREAMS} streams are open already: close a page")
+        try:
+            self._shown(request.query_params.get("topology"))
+        except SparkStormError as error:
+            return error_response(404, str(error))
+        headers = {"Cache-Control": "no-cache, no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
+        events = self._events(request.query_params.get("topology"))
+        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+
+    def _shown(self, topology: str | None) -> dict[str, Any]:
+        cluster = self._model.cluster()
+        found = {"number": cluster.number, "cluster": to_json(cluster)}
+        if topology is not None:
+            found["topology"] = to_json(self._model.topology(topology))
+        return found
+
+    async def _events(self, topology: str | None) -> AsyncIterator[str]:
+        news, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(news.set)
+
+        end = self._model.subscribe(wake)
+        self._open += 1
+        try:
+            last = self._shown(topology)
+            yield event("snapshot", last["number"], last)
+            while True:
+                await news.wait()
+                news.clear()
+                try:
+                    now = self._shown(topology)
+                except SparkStormError as error:
+                    yield event("gone", last["number"], {"errorMessage": str(error)})
+                    return
+                yield event("delta", now["number"], delta(last, now))
+                last = now
+        finally:
+            self._open -= 1
+            end()
+
+
+def event(kind: str, number: int, data: Any) -> str:
+    """Return one server-sent event."""
+    return f"event: {kind}\nid: {number}\ndata: {json.dumps(data, ensure_ascii=True, separators=(',', ':'))}\n\n"
+
+
+def delta(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return what has changed between two JSON objects: `set` (path, value) pairs and `gone` paths."""
+    found: dict[str, list[Any]] = {"set": [], "gone": []}
+    _compare(old, new, [], found)
+    return found
+
+
+def _compare(old: Mapping[str, Any], new: Mapping[str, Any], path: list[str], found: dict[str, list[Any]]) -> None:
+    found["gone"] += [[*path, name] for name in old if name not in new]
+    for name, value in new.items():
+        former = old.get(name)
+        if isinstance(value, dict) and isinstance(former, dict):
+            _compare(former, value, [*path, name], found)
+        elif name not in old or former != value:
+            found["set"].append([[*path, name], value])

@@ -1,0 +1,191 @@
+"""Answers of Storm's REST interface on a component, and of its visualisation, from the read model. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote_plus
+
+from sparkstorm.insight.records import ComponentView, TaskView, TopologyView, Window
+from sparkstorm.web.storm_answers import ERROR_CHARS, WINDOWS, error_fields, log_link, number, pretty, process, shown, window_hint
+
+_GROUPINGS = {"local_or_shuffle": "localOrShuffle", "custom": "customObject", "global": "fields"}
+TaskWindow = Callable[[int, str], Window]
+"""Gives a window of a task by its name."""
+
+
+def component_page(view: TopologyView, each: ComponentView, window: str, now_ms: int, task_window: TaskWindow) -> dict[str, Any]:
+    """GET /topology/{id}/component/{component}."""
+    of = each.windows[WINDOWS[window]]
+    is_spout = each.kind == "spout"
+    found = {
+        "user": None,
+        "id": each.id,
+        "encodedId": quote_plus(each.id),
+        "name": view.name,
+        "topologyId": view.id,
+        "encodedTopologyId": quote_plus(view.id),
+        "topologyStatus": view.status,
+        "componentType": "spout" if is_spout else "bolt",
+        "executors": each.executors,
+        "tasks": len(each.tasks),
+        "window": window,
+        "windowHint": window_hint(window),
+        **dict.fromkeys(("requestedMemOnHeap", "requestedMemOffHeap", "requestedCpu"), 0.0),
+        "requestedGenericResources": "",
+        "schedulerDisplayResource": False,
+        "debug": False,
+        "samplingPct": 100.0,
+        "profilingAndDebuggingCapable": False,
+        "profileActionEnabled": False,
+        "profilerActive": [],
+        "componentErrors": [{"error": each.last_error.text, **error_fields(view, each.last_error, now_ms)}]
+        if each.last_error
+        else [],
+        "executorStats": _executors(view, each, window, task_window),
+        "outputStats": _outputs(view, each, of, is_spout),
+    }
+    if is_spout:
+        return {**found, "spoutSummary": [_spout_window(each, storm) for storm in WINDOWS]}
+    return {**found, "boltStats": [_bolt_window(each, storm) for storm in WINDOWS], "inputStats": _inputs(view, each, of)}
+
+
+def _spout_window(each: ComponentView, storm: str) -> dict[str, Any]:
+    of = each.windows[WINDOWS[storm]]
+    counts = {name: getattr(of.counts, name) for name in ("emitted", "transferred", "acked", "failed")}
+    error = each.last_error.text[:ERROR_CHARS] if each.last_error else ""
+    return {
+        "window": storm,
+        "windowPretty": window_hint(storm),
+        **counts,
+        "completeLatency": of.complete.mean_ms or 0.0,
+        "lastError": error,
+    }
+
+
+def _bolt_window(each: ComponentView, storm: str) -> dict[str, Any]:
+    of = each.windows[WINDOWS[storm]]
+    counts = {name: getattr(of.counts, name) for name in ("emitted", "transferred", "acked", "failed", "executed")}
+    return {
+        "window": storm,
+        "windowPretty": window_hint(storm),
+        **counts,
+        "executeLatency": number(of.execute_ms),
+        "processLatency": process(each.process_us, of),
+        "capacity": number(of.busy),
+    }
+
+
+def _inputs(view: TopologyView, each: ComponentView, of: Window) -> list[dict[str, Any]]:
+    """Return a row per input stream, from what its edge has delivered since the topology began."""
+    edges = [edge for edge in view.edges.values() if edge.receiver == each.id]
+    return [
+        {
+            "component": edge.sender,
+            "encodedComponentId": quote_plus(edge.sender),
+            "stream": edge.stream,
+            "executeLatency": number(of.execute_ms),
+            "processLatency": process(each.process_us, of),
+            "executed": edge.consumed,
+            "acked": of.counts.acked if len(edges) == 1 else edge.consumed,
+            "failed": of.counts.failed if len(edges) == 1 else 0,
+        }
+        for edge in edges
+    ]
+
+
+def _outputs(view: TopologyView, each: ComponentView, of: Window, is_spout: bool) -> list[dict[str, Any]]:
+    """Return a row per declared stream; a stream that nobody reads is not counted apart."""
+    streams = [name for name in each.streams if not name.startswith("__")]
+    found = []
+    for stream in streams:
+        sent = max((edge.sent for edge in view.edges.values() if (edge.sender, edge.stream) == (each.id, stream)), default=0)
+        emitted, transferred = (of.counts.emitted, of.counts.transferred) if len(streams) == 1 else (sent, sent)
+        row: dict[str, Any] = {"stream": stream, "emitted": emitted, "transferred": transferred}
+        if is_spout:
+            row |= {"completeLatency": number(of.complete.mean_ms), "acked": of.counts.acked, "failed": of.counts.failed}
+        found.append(row)
+    return found
+
+
+def _executors(view: TopologyView, each: ComponentView, window: str, task_window: TaskWindow) -> list[dict[str, Any]]:
+    groups: dict[str, list[TaskView]] = {}
+    for task in each.tasks.values():
+        groups.setdefault(task.executor, []).append(task)
+    return [_executor(view, each, tasks, window, task_window) for tasks in groups.values()]
+
+
+def _executor(
+    view: TopologyView, each: ComponentView, tasks: list[TaskView], window: str, task_window: TaskWindow
+) -> dict[str, Any]:
+    windows = [task_window(task.task, WINDOWS[window]) for task in tasks]
+    first, _, port = tasks[0], *(tasks[0].slot or ":0").rpartition(":")[1:]
+    id = f"[{first.executor}]"
+    executed = sum(of.counts.executed for of in windows)
+    took = sum((of.execute_ms or 0.0) * of.counts.executed for of in windows)
+    seconds = (first.uptime_ms or 0) // 1000
+    counts = {name: sum(getattr(of.counts, name) for of in windows) for name in ("emitted", "transferred", "acked", "failed")}
+    found = {
+        "id": id,
+        "encodedId": quote_plus(id),
+        "uptime": pretty(seconds),
+        "uptimeSeconds": seconds,
+        "host": first.host or "",
+        "port": int(port),
+        **counts,
+        "workerLogLink": log_link(view.id, first.slot),
+    }
+    if each.kind == "spout":
+        return {**found, "completeLatency": number(each.windows[WINDOWS[window]].complete.mean_ms)}
+    busy = max((task_window(task.task, "10m").busy or 0.0 for task in tasks), default=0.0)
+    execute = number(took / executed if executed else None)
+    return {**found, "capacity": number(busy), "executeLatency": execute, "executed": executed, "processLatency": execute}
+
+
+def visualization(view: TopologyView, window: str, is_sys: bool) -> dict[str, Any]:
+    """GET /topology/{id}/visualization."""
+    found = {}
+    for each in shown(view, is_sys):
+        of = each.windows[WINDOWS[window]]
+        streams = {edge.stream: edge.sent for edge in view.edges.values() if edge.sender == each.id}
+        stats = [
+            {
+                ":host": task.host or "",
+                ":port": int((task.slot or ":0").rpartition(":")[2]),
+                ":uptime_secs": (task.uptime_ms or 0) // 1000,
+                ":transferred": None,
+            }
+            for task in each.tasks.values()
+        ]
+        found[each.id] = {
+            ":type": "spout" if each.kind == "spout" else "bolt",
+            ":capacity": 0 if each.kind == "spout" else round(each.windows["10m"].busy or 0.0, 3),
+            ":latency": {one.stream: round(of.execute_ms or 0.0, 3) for one in each.inputs},
+            ":transferred": streams,
+            ":link": f"/component.html?id={quote_plus(each.id)}&topology_id={quote_plus(view.id)}",
+            ":stats": stats,
+            ":inputs": [
+                {
+                    ":component": one.component,
+                    ":stream": one.stream,
+                    ":sani-stream": sanitised(one.stream),
+                    ":grouping": _GROUPINGS.get(one.grouping, one.grouping),
+                }
+                for one in each.inputs
+                if is_sys or not one.component.startswith("__")
+            ],
+        }
+    return found
+
+
+def sanitised(stream: str) -> str:
+    """Return a stream's name as Storm's page needs it for ids."""
+    found = "".join(each if each.isascii() and (each.isalnum() or each in "_-.") else "_" for each in stream)
+    return found if found[:1].isalpha() else f"_s{found}"
+
+
+def streams_table(view: TopologyView) -> dict[str, Any]:
+    """GET /topology/{id}/visualization-init: rows of four streams."""
+    names = sorted({edge.stream for edge in view.edges.values()})
+    cells = [{"stream": name, "sani-stream": sanitised(name), "checked": not name.startswith("__")} for name in names]
+    return {"visualizationTable": [cells[n : n + 4] for n in range(0, len(cells), 4)]}

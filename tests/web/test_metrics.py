@@ -1,0 +1,84 @@
+"""/metrics as Prometheus reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.insight.reading import Reading
+from sparkstorm.insight.sampler import Sampler
+from sparkstorm.web.metrics import FAMILIES, metrics_routes
+from tests.web.served import served
+
+parse: Any = text_string_to_metric_families  # it has no types
+_TEXT = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+def samples_of(text: str) -> dict[tuple[str, tuple[str, str]], float]:
+    """Return values by name and one label of theirs that tells them apart."""
+    found = {}
+    for family in parse(text):
+        for sample in family.samples:
+            for label in sample.labels.items():
+                found[sample.name, label] = sample.value
+    return found
+
+
+def test_prometheus_reads_every_figure() -> None:
+    with served() as at:
+        at.run.feed(50)
+        at.run.feed(3, 'bad "quoted\\ word')
+        answer = at.client.get("/metrics")
+        assert answer.headers["content-type"] == _TEXT
+        families = {family.name: family for family in parse(answer.text)}
+        assert {name.removeprefix("sparkstorm_") for name in families} <= {each.name for each in FAMILIES}
+        assert all(family.documentation for family in families.values())
+        latency = families["sparkstorm_complete_latency_seconds"]
+        count = next(sample.value for sample in latency.samples if sample.name.endswith("_count"))
+        bounds = [sample for sample in latency.samples if sample.name.endswith("_bucket")]
+        assert count == bounds[-1].value == 50 and [each.value for each in bounds] == sorted(each.value for each in bounds)
+        found = samples_of(answer.text)
+        assert found["sparkstorm_trees_completed_total", ("component", "lines")] == 50
+        assert found["sparkstorm_trees_failed_total", ("component", "lines")] == 3
+        assert found["sparkstorm_tuples_parked_total", ("component", "count")] == 3
+        assert found["sparkstorm_failures_total", ("error", "ValueError")] >= 3
+        assert found["sparkstorm_topology_status", ("status", "ACTIVE")] == 1
+        assert found["sparkstorm_worker_up", ("topology", "words")] == 1
+
+
+def test_counters_never_fall_when_workers_die() -> None:
+    with served() as at:
+        at.run.feed(20)
+        before = samples_of(at.client.get("/metrics").text)
+        at.run.cluster.kill_worker("split")
+        at.run.feed(20)
+        after = samples_of(at.client.get("/metrics").text)
+        counters = [key for key in before if key[0].endswith("_total") and "worker" not in key[0]]
+        assert counters and all(after[key] >= before[key] for key in counters)
+        assert after["sparkstorm_tuples_executed_total", ("component", "count")] == 80
+
+
+class Silent:
+    """A source whose ZooKeeper is away."""
+
+    def read(self) -> Reading:
+        raise StoreUnavailableError("ZooKeeper does not answer")
+
+
+def test_a_cluster_that_never_answered_is_told() -> None:
+    sampler = Sampler(Silent())
+    sampler.step()
+    with TestClient(Starlette(routes=metrics_routes(sampler))) as client:
+        (family,) = parse(client.get("/metrics").text)
+    assert (family.name, family.samples[0].value) == ("sparkstorm_zookeeper_up", 0.0)
+
+
+def test_names_are_each_there_once() -> None:
+    assert len({each.name for each in FAMILIES}) == len(FAMILIES)
+    with pytest.raises(ValueError, match="EOF"):
+        list(parse("sparkstorm_slots 1\n"))  # no EOF: the parser is a strict one
