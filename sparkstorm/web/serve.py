@@ -76,7 +76,10 @@ def serve(cluster: str | None, place: Place, say: Callable[[str], None]) -> None
         import uvicorn
 
         from sparkstorm.web.app import make_app
+        from sparkstorm.web.commands import Commands
+        from sparkstorm.web.metrics import metrics_routes
         from sparkstorm.web.page import Page
+        from sparkstorm.web.rest import rest_routes
         from sparkstorm.web.security import Access, local_hosts
     except ImportError as error:
         raise InvalidConfigError(f"the page needs two more packages ({error}): pip install 'sparkstorm[web]'") from error
@@ -87,7 +90,9 @@ def serve(cluster: str | None, place: Place, say: Callable[[str], None]) -> None
         access = Access(hosts, "https" if is_tls else "http", client.is_read_only)
         name = os.path.basename(os.path.dirname(os.path.abspath(cluster))) if cluster else "cluster"
         page = Page(sampler, access, lambda: connect(cluster), name)
-        app = make_app(page.routes(), access)
+        commands = Commands(client.service, client.state, client.is_read_only)
+        rest = rest_routes(sampler, commands, client.conf.without_secrets())
+        app = make_app([*rest, *metrics_routes(sampler), *page.routes()], access)
         options: dict[str, Any] = {"ssl_certfile": place.certificate, "ssl_keyfile": place.key} if place.certificate else {}
         server = uvicorn.Server(
             uvicorn.Config(
