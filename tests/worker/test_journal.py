@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -69,6 +70,22 @@ def test_entries_tell_the_state_as_it_is_whenever_the_owner_dies(steps: list[Any
                 owner.restart()
         owner.commit()
         owner.restart()
+
+
+def test_each_sweep_of_an_owner_drops_only_what_lies_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals, "_SWEEP_FROM_BYTES", 40)
+    monkeypatch.setattr(journals, "_SWEEP_BYTES", 10)
+    monkeypatch.setattr(journals, "_SWEEP_KEYS", 2)
+    owner, entries = Owner(), list[int]()
+    for turn in range(60):
+        owner.state.put(turn % 6, f"{turn:020}")
+        owner.commit()
+        entries.append(len(owner.stored))
+        found = MemoryState(CODEC)
+        for fields in Journal(7, CODEC).read(TaskRecord(START, list(owner.stored), {})):
+            found.load(fields.get("s", ()), fields.get("d", ()))
+        assert dict(found.items()) == dict(owner.state.items())
+    assert sum(after < before for before, after in pairwise(entries)) > 1  # several sweeps have ended
 
 
 @pytest.mark.slow
