@@ -75,7 +75,6 @@ LAZY = {
     "fsspec",
     "deltalake",
     "pyiceberg",
-    "uvicorn",
 }
 DRIVER_LIBRARIES = {"redis", "kazoo"}
 # the entry points parse arguments and read files, and tests run without Spark, before they import what brings Spark along
@@ -83,7 +82,6 @@ LAZY_WITHIN: dict[str, str | tuple[str, ...]] = {
     "app": "sparkstorm.app.",
     "cli": "sparkstorm.",
     "testing": "sparkstorm.replay",
-    "web": "sparkstorm.web.",  # of an extra that may be missing
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

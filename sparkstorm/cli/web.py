@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from sparkstorm.cli.common import EXITS, OK
+from sparkstorm.errors import InvalidConfigError
 
 
 def add_verbs(verbs: Any) -> None:
@@ -23,7 +24,10 @@ def add_verbs(verbs: Any) -> None:
 
 def web(arguments: argparse.Namespace) -> int:
     """Serve a cluster's page until Ctrl-C, at an address with a token that it prints; a read-only connection changes nothing."""
-    from sparkstorm.web.serve import Place, serve
+    try:
+        from sparkstorm.web.serve import Place, serve
+    except ModuleNotFoundError as error:
+        raise InvalidConfigError(f"the page needs two more packages ({error}): pip install 'sparkstorm[web]'") from error
 
     names = tuple(arguments.name)
     place = Place(arguments.address, arguments.port, names, arguments.certificate, arguments.key, arguments.behind_proxy)

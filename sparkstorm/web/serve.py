@@ -9,9 +9,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import uvicorn
+
 from sparkstorm.client import connect
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.insight.sampler import IDLE_PERIOD_MS, PERIOD_MS, Sampler
+from sparkstorm.web.app import make_app
+from sparkstorm.web.commands import Commands
+from sparkstorm.web.metrics import metrics_routes
+from sparkstorm.web.page import Page
+from sparkstorm.web.rest import rest_routes
+from sparkstorm.web.security import Access, local_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,17 +80,6 @@ class SamplerThread:
 def serve(cluster: str | None, place: Place, say: Callable[[str], None]) -> None:
     """Serve the page of a cluster until SIGINT or SIGTERM."""
     place.check()
-    try:
-        import uvicorn
-
-        from sparkstorm.web.app import make_app
-        from sparkstorm.web.commands import Commands
-        from sparkstorm.web.metrics import metrics_routes
-        from sparkstorm.web.page import Page
-        from sparkstorm.web.rest import rest_routes
-        from sparkstorm.web.security import Access, local_hosts
-    except ImportError as error:
-        raise InvalidConfigError(f"the page needs two more packages ({error}): pip install 'sparkstorm[web]'") from error
     with connect(cluster) as client:
         sampler = Sampler(client.source())
         hosts = local_hosts(place.port) | {name.lower() for name in place.names}
