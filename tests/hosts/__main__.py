@@ -1,0 +1,148 @@
+"""`make hosts`: a cluster over several hosts, harmed in every way that a network and its hosts know; a table of what came of it.
+
+`python -m tests.hosts [--starts N] [FAULT ...]`. Each fault meets a topology with a known answer of its own, which must be exact in
+the end. As root, on Linux.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.hosts.lab import Lab, now
+from tests.hosts.network import Host, why_not
+from tests.reaper import start_reaper
+from tests.waiting import wait_until
+
+RATE = 500
+FAULT_S = 25.0
+_FIRST_S, _LAST_S = 4, 6
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that happens to a host (w3) or a driver (d1) under a topology, and how it ends; `subject` is who is to be named."""
+
+    name: str
+    begin: Callable[[Lab], object]
+    end: Callable[[Lab], object]
+    subject: str = ""
+
+
+def _w3(lab: Lab) -> Host:
+    return lab.hosts["w3"]
+
+
+def _others(lab: Lab) -> list[Host]:
+    return [host for host in lab.hosts.values() if host.name != "w3"]
+
+
+def _power_on(lab: Lab) -> None:
+    _w3(lab).switch_on()
+    lab.start_worker(_w3(lab))
+
+
+def _upgrade(lab: Lab) -> None:
+    lab.answer("upgrade", "start", "gray-upgrade.yaml", "-c", "topology.upgrade.worker.num=1")
+
+
+FAULTS = (
+    Fault("cut from Redis", lambda lab: _w3(lab).cut([lab.redis]), lambda lab: _w3(lab).heal([lab.redis]), "w3"),
+    Fault("power-off", lambda lab: _w3(lab).switch_off(), _power_on, "w3"),
+    Fault("cut from ZooKeeper", lambda lab: _w3(lab).cut(lab.keepers), lambda lab: _w3(lab).heal(lab.keepers), "w3"),
+    Fault("cut from the driver", lambda lab: _w3(lab).cut([lab.hosts["d1"]]), lambda lab: _w3(lab).heal([lab.hosts["d1"]])),
+    Fault("cut from all", lambda lab: _w3(lab).cut(_others(lab)), lambda lab: _w3(lab).heal(_others(lab)), "w3"),
+    Fault("one way to Redis", lambda lab: _w3(lab).cut([lab.redis], is_one_way=True), lambda lab: _w3(lab).heal([lab.redis]), "w3"),
+    Fault("50 ms each way, 2 % loss", lambda lab: _w3(lab).slow_down(50, 0.02), lambda lab: _w3(lab).speed_up()),
+    Fault("one ZooKeeper off", lambda lab: lab.keepers[0].switch_off(), lambda lab: _keeper_on(lab)),
+    Fault("drain", lambda lab: lab.answer("hosts", "drain", "w3", "--yes"), lambda lab: lab.answer("hosts", "include", "w3")),
+    Fault(
+        "rebalance",
+        lambda lab: lab.answer("rebalance", "rebalance", "--workers", "2", "--yes"),
+        lambda lab: lab.answer("rebalance", "rebalance", "--workers", "3", "--yes"),
+    ),
+    Fault("gray upgrade", _upgrade, lambda lab: lab.answer("upgrade", "complete", "gray-upgrade")),
+    Fault(
+        "split brain of drivers",
+        lambda lab: lab.hosts["d1"].cut(lab.keepers),
+        lambda lab: lab.hosts["d1"].heal(lab.keepers),
+    ),
+)
+
+
+def _keeper_on(lab: Lab) -> None:
+    lab.keepers[0].switch_on()
+    lab.start_keeper(lab.keepers[0])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a fault did: numbers counted, the longest time without a complete tree, and after how long the subject was named."""
+
+    counted: int
+    pause_s: float
+    named_s: float | None
+
+
+def harm(lab: Lab, fault: Fault, fault_s: float = FAULT_S, workers: int = 3) -> Outcome:
+    """Put a topology through a fault; AssertionError when it has no worker on that host, or its sums are wrong in the end."""
+    name = fault.name.split(",")[0].replace(" ", "-")
+    watch = lab.submit(name, RATE, workers)
+    lab.wait_for(watch, RATE * _FIRST_S)
+    used = {slot.partition("@")[0].partition(":")[0] for slot in watch.lines[-1]["workers"]}
+    assert not fault.subject or fault.subject in used, f"{fault.subject} has no worker, only {used}"
+    at = now()
+    fault.begin(lab)
+    wait_until(lambda: now() - at >= fault_s, "the fault's time", fault_s + 60)
+    fault.end(lab)
+    lab.wait_for(watch, watch.done() + RATE * _LAST_S)
+    counted = lab.end(name, watch)
+    return Outcome(counted, watch.longest_pause(at), watch.named_after(fault.subject, at) if fault.subject else None)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the faults that are named, or all; the number of those that failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.hosts", description=__doc__)
+    parser.add_argument("faults", nargs="*", metavar="FAULT", help="names of faults; all if none is given")
+    parser.add_argument(
+        "--starts", type=int, default=1, metavar="N", help="so many starts of the two drivers, whose slots are shown"
+    )
+    options = parser.parse_args(arguments)
+    start_reaper()  # when this process is killed, its hosts go
+    if reason := why_not():
+        print(f"no hosts can be made here: {reason}")
+        return 1
+    bad = 0
+    with tempfile.TemporaryDirectory(prefix="sparkstorm-hosts-") as folder, Lab(Path(folder)) as lab:
+        for number in range(options.starts):
+            first = lab.cluster("d1")
+            lab.share_connection("d1", ["d2"])
+            alone = lab.slots_by_host()
+            second = lab.cluster("d2")
+            print(f"start {number + 1}: slots {alone}; with a spare driver {lab.slots_by_host()}", flush=True)
+            if number + 1 < options.starts:
+                for driver in (second, first):
+                    driver.terminate()
+                    driver.wait(120)
+        print("| fault, 25 s | counted | lost or doubled | pause (s) | named after (s) | load |", flush=True)
+        print("| --- | --- | --- | --- | --- | --- |", flush=True)
+        for fault in [each for each in FAULTS if not options.faults or each.name in options.faults]:
+            try:
+                found = harm(lab, fault)
+            except AssertionError as error:
+                bad += 1
+                print(f"| {fault.name} | FAILED: {str(error)[:3000]} |", flush=True)
+                continue
+            named = "-" if found.named_s is None else f"{found.named_s:.1f}"
+            print(f"| {fault.name} | {found.counted} | 0 | {found.pause_s:.1f} | {named} | {os.getloadavg()[0]:.0f} |", flush=True)
+            wait_until(lambda: lab.slots_by_host().get("w3", 0) >= 2, "w3's slots", 400)
+    return bad
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,326 @@
+"""A cluster over several hosts of one machine: Spark's master and workers, Redis, ZooKeepers, drivers and a client."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sparkstorm.embedded.java import find_java
+from sparkstorm.embedded.redis import find_redis_binary
+from sparkstorm.embedded.zookeeper import class_path
+from sparkstorm.testing.chaos.topologies import words_of
+from tests.hosts.network import Host, Network
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+CORES = 8  # of each worker host
+_BIN = Path(sys.executable).parent
+_JAVA = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "-XX:-UsePerfData",
+    "-Djava.net.preferIPv4Stack=true",
+    "-Djava.io.tmpdir=/srv/tmp",
+)
+_ANSWERS_S = 900.0  # a loaded machine starts a dozen JVMs in that
+_WATCH = Path(__file__).with_name("watch.py")
+_REDIS = """\
+bind 0.0.0.0
+port 6379
+requirepass {password}
+maxmemory 512mb
+maxmemory-policy noeviction
+appendonly yes
+save ""
+dir /srv
+"""
+_KEEPER = """\
+dataDir=/srv/data
+clientPort=2181
+admin.enableServer=false
+tickTime=500
+initLimit=20
+syncLimit=10
+maxSessionTimeout=120000
+maxClientCnxns=0
+4lw.commands.whitelist=ruok,srvr
+"""
+_SPARK = """\
+spark.authenticate true
+spark.authenticate.secret {secret}
+spark.network.crypto.enabled true
+spark.executor.memory 512m
+spark.cores.max {cores}
+spark.executor.cores 2
+spark.driver.memory 512m
+spark.executor.extraJavaOptions {java}
+spark.driver.extraJavaOptions {java}
+spark.pyspark.python {python}
+spark.python.daemon.module sparkstorm.app.spark_daemon
+"""
+_JOB = """\
+name: {name}
+topology: counted:build
+arguments: {{gate: /srv/gate-{name}, per_second: {per_second}, parallelism: {workers}}}
+topology.workers: {workers}
+topology.max.spout.pending: 2000
+"""
+
+
+@dataclass
+class Watch:
+    """What a client saw of a topology: a line for each look, until it had drained."""
+
+    process: subprocess.Popen[str]
+    lines: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End it."""
+        self.process.kill()
+        self.process.wait()
+        self._thread.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def _follow(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(json.loads(line))
+
+    def done(self) -> int:
+        """Return the numbers whose trees were complete at the last look."""
+        return max((line.get("done", 0) for line in self.lines), default=0)
+
+    def sums(self) -> Mapping[str, int] | None:
+        """Return the sums of the drained topology; None before."""
+        found: Mapping[str, int] | None = self.lines[-1].get("sums") if self.lines else None
+        return found
+
+    def longest_pause(self, since: float) -> float:
+        """Return the longest time without a complete tree among the looks from a moment on, in seconds."""
+        longest, last_at, last = 0.0, since, -1
+        for line in [each for each in self.lines if each["at"] >= since and "done" in each]:
+            if line["done"] != last:
+                longest, last_at, last = max(longest, line["at"] - last_at), line["at"], line["done"]
+        return longest
+
+    def named_after(self, host: str, since: float) -> float | None:
+        """Return after how many seconds a problem named a host, or a worker there was called dead; None if never."""
+        for line in self.lines:
+            slots = [slot for slot, state in line.get("workers", {}).items() if state == "dead"]
+            if line["at"] >= since and any(re.search(rf"\b{host}\b", text) for text in [*line.get("problems", ()), *slots]):
+                return float(line["at"] - since)
+        return None
+
+
+class Lab:
+    """The hosts, with everything on them; `cluster` starts a driver, `submit` a topology with a known answer."""
+
+    def __init__(self, folder: Path, keepers: int = 3, workers: int = 3, drivers: int = 2) -> None:
+        self._folder = folder
+        self._closers = ExitStack()
+        names: dict[str, list[str]] = {"redis": ["redis.example"], "head": []}
+        names |= {f"zk{number}": [f"zk{number}.example"] for number in range(1, keepers + 1)}
+        names |= {f"w{number}": [] for number in range(1, workers + 1)} | {f"d{number}": [] for number in range(1, drivers + 1)}
+        self.network = Network(folder, names | {"client": []})
+        self.hosts = self.network.hosts
+        self.keepers = [self.hosts[f"zk{number}"] for number in range(1, keepers + 1)]
+        self.workers = [self.hosts[f"w{number}"] for number in range(1, workers + 1)]
+        self.redis, self.head, self.client = self.hosts["redis"], self.hosts["head"], self.hosts["client"]
+        self._password, self._secret = secrets.token_hex(16), secrets.token_hex(32)
+        self._spark_home = Path(importlib.util.find_spec("pyspark").origin or "").parent  # type: ignore[union-attr]
+
+    def __enter__(self) -> Lab:
+        self._closers.enter_context(self.network)
+        try:
+            self.start_redis()
+            for keeper in self.keepers:
+                self.start_keeper(keeper)
+            for name in [name for name in self.hosts if re.fullmatch(r"head|[wd]\d", name)]:
+                self._settle(self.hosts[name])
+            self._start_spark(self.head, "master.Master", "--port", "7077")
+            for worker in self.workers:
+                self.start_worker(worker)
+            wait_until(
+                lambda: self._says("head", "spark.log", "Registering worker", len(self.workers)), "Spark's workers", _ANSWERS_S
+            )
+            wait_until(self._keepers_serve, "a leader among the ZooKeepers", _ANSWERS_S)
+        except BaseException:
+            self._closers.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closers.close()
+
+    # -- servers -----------------------------------------------------------------------------------------------------
+
+    def start_redis(self) -> None:
+        """Start Redis on its host, over what its folder has."""
+        _write_private(self.redis.folder / "redis.conf", _REDIS.format(password=self._password))
+        self.redis.start("redis.log", [find_redis_binary(), "/srv/redis.conf"])
+
+    def start_keeper(self, keeper: Host) -> None:
+        """Start a ZooKeeper on its host, one of an ensemble if there are several."""
+        (keeper.folder / "data").mkdir(exist_ok=True)
+        (keeper.folder / "data" / "myid").write_text(keeper.name.removeprefix("zk"))
+        peers = [f"server.{each.name.removeprefix('zk')}={each.name}:2888:3888\n" for each in self.keepers]
+        (keeper.folder / "zoo.cfg").write_text(_KEEPER + ("".join(peers) if len(peers) > 1 else ""))
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        keeper.start("keeper.log", [find_java(), "-Xmx96m", *_JAVA, "-cp", class_path(), main, "/srv/zoo.cfg"])
+
+    def start_worker(self, worker: Host) -> None:
+        """Start Spark's worker on its host."""
+        self._start_spark(
+            worker, "worker.Worker", "--cores", str(CORES), "--memory", "4g", "--work-dir", "/srv/work", "spark://head:7077"
+        )
+
+    def _start_spark(self, host: Host, main: str, *arguments: str) -> None:
+        scala = next(self._spark_home.glob("jars/spark-core_*.jar")).name.split("_")[1].split("-")[0]
+        environment = {**self._environment(), "SPARK_SCALA_VERSION": scala}
+        java = [find_java(), "-Xmx160m", *_JAVA, "-cp", f"/srv/conf:{self._spark_home}/jars/*"]
+        own = ["--host", host.name, "--webui-port", "0", "--properties-file", "/srv/conf/spark-defaults.conf"]
+        host.start("spark.log", [*java, f"org.apache.spark.deploy.{main}", *own, *arguments], environment)
+
+    def _settle(self, host: Host) -> None:
+        """Give a host of Spark its settings, Redis' password, and what README's commands name."""
+        (host.folder / "conf").mkdir(mode=0o700)
+        java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir=/srv/tmp"
+        settings = _SPARK.format(secret=self._secret, java=java, python=sys.executable, cores=2 * len(self.workers))
+        _write_private(host.folder / "conf" / "spark-defaults.conf", settings)
+        _write_private(host.folder / "redis.password", self._password + "\n")
+        for name in ("jobs", "README.md"):
+            (host.folder / name).symlink_to(ROOT / name)
+
+    def _environment(self) -> dict[str, str]:
+        path = f"{_BIN}:{os.environ.get('PATH', os.defpath)}"
+        home = str(Path(find_java()).resolve().parents[1])
+        return {"SPARK_HOME": str(self._spark_home), "SPARK_CONF_DIR": "/srv/conf", "PATH": path, "JAVA_HOME": home}
+
+    def _keepers_serve(self) -> bool:
+        command = "import socket; s = socket.create_connection(('{}', 2181), 5); s.sendall(b'srvr'); print(s.recv(9999))"
+        return all(
+            "Mode" in self.client.run(sys.executable, "-I", "-S", "-c", command.format(keeper.name)).stdout
+            for keeper in self.keepers
+        )
+
+    def _says(self, host: str, log: str, text: str, times: int = 1) -> bool:
+        path = self.hosts[host].folder / log
+        return path.exists() and path.read_text(errors="replace").count(text) >= times
+
+    # -- drivers and the client --------------------------------------------------------------------------------------
+
+    def stores(self) -> list[str]:
+        """Return the options that README gives for the addresses of the stores."""
+        keepers = ", ".join(f"{keeper.name}.example" for keeper in self.keepers)
+        options = ["sparkstorm.redis.url=redis://redis.example:6379", "sparkstorm.redis.password.file=redis.password"]
+        return [word for each in [*options, f"storm.zookeeper.servers=[{keepers}]"] for word in ("-c", each)]
+
+    def cluster(self, driver: str, slots_per_host: int = 2, *options: str) -> subprocess.Popen[bytes]:
+        """Start a driver as README says, with slots on every worker host; return when its cluster is up."""
+        host = self.hosts[driver]
+        size = ["-c", f"sparkstorm.supervisors={len(self.workers)}", "-c", f"sparkstorm.slots.per.supervisor={slots_per_host}"]
+        size += ["-c", f"sparkstorm.slots.hosts={len(self.workers)}", "-c", "sparkstorm.slots.start.timeout.ms=600000"]
+        command = [str(_BIN / "sparkstorm"), "cluster", "--master", "spark://head:7077", *self.stores(), *size, *options]
+        (host.folder / "driver.log").unlink(missing_ok=True)
+        process = host.start(
+            "driver.log", command, {name: value for name, value in self._environment().items() if name != "SPARK_HOME"}
+        )
+        wait_until(lambda: self._says(driver, "driver.log", "the cluster is up") or process.poll() is not None, driver, _ANSWERS_S)
+        said = (host.folder / "driver.log").read_text()
+        assert "the cluster is up" in said, said
+        return process
+
+    def share_connection(self, owner: str, others: Sequence[str]) -> None:
+        """Copy a driver's connection file to the client, and to drivers that are to join."""
+        source = self.hosts[owner].folder / "storm-local" / "connection.json"
+        for folder in [self.client.folder, *(self.hosts[each].folder / "storm-local" for each in others)]:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            shutil.copy(source, folder / "connection.json")
+            (folder / "connection.json").chmod(0o600)
+
+    def verb(self, *words: str, limit_s: float = 180.0) -> subprocess.CompletedProcess[str]:
+        """Run a verb of `sparkstorm` at the client, which has neither Java nor Spark."""
+        environment = {
+            "PATH": f"{_BIN}:/usr/bin:/bin",
+            "SPARKSTORM_CLUSTER": "/srv/connection.json",
+            "JAVA_HOME": "",
+            "SPARK_HOME": "",
+        }
+        return self.client.run(str(_BIN / "sparkstorm"), *words, environment=environment, limit_s=limit_s)
+
+    def answer(self, *words: str) -> str:
+        """Return what a verb says; AssertionError when it fails."""
+        done = self.verb(*words)
+        assert not done.returncode, f"sparkstorm {' '.join(words)}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def slots_by_host(self) -> dict[str, int]:
+        """Return the slots of each host, as `sparkstorm hosts` shows them."""
+        return {row["host"]: row["slots"] for row in json.loads(self.answer("hosts", "--json"))["hosts"]}
+
+    def submit(self, name: str, per_second: int, workers: int = 3) -> Watch:
+        """Submit a topology with a known answer, and watch it from the client's host."""
+        shutil.copytree(Path(__file__).with_name("job"), self.client.folder, dirs_exist_ok=True)
+        job = _JOB.format(name=name, per_second=per_second, workers=workers)
+        (self.client.folder / f"{name}.yaml").write_text(job)
+        self.answer("submit", f"{name}.yaml", "--detach")
+        environment = {**os.environ, "SPARKSTORM_CLUSTER": "/srv/connection.json"}
+        command = self.client.inside([sys.executable, str(_WATCH), name])
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+        watch = Watch(process)
+        self._closers.callback(watch.close)
+        return watch
+
+    def wait_for(self, watch: Watch, done: int) -> None:
+        """Wait until so many numbers of a topology are done."""
+        wait_until(lambda: watch.done() >= done or watch.process.poll() is not None, f"{done} numbers", _ANSWERS_S)
+        assert watch.process.poll() is None, "the client that watches has ended"
+
+    def end(self, name: str, watch: Watch) -> int:
+        """End a source, wait until the topology has drained, check its sums and kill it; return how many numbers there were."""
+        for host in self.hosts.values():
+            (host.folder / f"gate-{name}").touch()
+        wait_until(lambda: watch.sums() is not None or watch.process.poll() is not None, f"the end of {name}", _ANSWERS_S)
+        sums = watch.sums()
+        assert sums is not None and sums == expected(sums["total"]), f"{name}: wrong sums {sums}"
+        self.answer("kill", name, "--wait", "0")
+        return sums["total"]
+
+
+def expected(total: int) -> dict[str, int]:
+    """Return the sums over the numbers below `total`."""
+    found: dict[str, int] = {"total": total}
+    for n in range(total):
+        for word in words_of(n):
+            found[word] = found.get(word, 0) + 1
+    return found
+
+
+def now() -> float:
+    """Return the time of day, which all hosts here share."""
+    return time.time()
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(text)

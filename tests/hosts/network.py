@@ -1,0 +1,245 @@
+"""Hosts on one machine: namespaces of network, names, processes and mounts, joined by a bridge that leads nowhere else.
+
+Linux and root only. A host ends with its first process, and all that runs on it at once with it, as when its power is cut; the
+bridge, its ports and the hosts' addresses are in namespaces too, so that nothing is left of a network whose process is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import MappingProxyType
+
+from tests.waiting import wait_until
+
+_PREFIX = "10.77.0."
+_TOOLS = ("ip", "unshare", "nsenter")
+_NOBODY = "02:00:00:00:00:fe"  # the address of no port of the bridge: a frame to it reaches nobody, and its sender hears nothing
+_FRAME = "02:00:00:00:00:{:02x}"  # a host that is switched on again is known to the others by the same
+_SECONDS = 30.0
+_WIRE = Path(__file__).with_name("wire.py")
+_NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
+
+
+def why_not() -> str:
+    """Return why no hosts can be made here, in a clause; empty when they can."""
+    if sys.platform != "linux":
+        return "network namespaces are Linux's"
+    if missing := [tool for tool in _TOOLS if shutil.which(tool) is None]:
+        return f"{missing[0]} is missing (Debian: apt-get install iproute2 util-linux)"
+    tried = subprocess.run(
+        ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "ip", "link", "add", "br0", "type", "bridge"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return (
+        ""
+        if not tried.returncode
+        else f"namespaces may not be made: {(tried.stderr.strip() or 'no reason given').splitlines()[-1]}"
+    )
+
+
+class Namespaces:
+    """A process of namespaces of its own, which live as long as it does."""
+
+    def __init__(self, kinds: Sequence[str], commands: str) -> None:
+        self._kinds = kinds
+        self._holder = subprocess.Popen(
+            [
+                "unshare",
+                *(f"--{kind}" for kind in kinds),
+                "--fork",
+                "--kill-child",
+                "sh",
+                "-ec",
+                f"{commands}\necho up\nexec sleep infinity",
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._holder.stdout is not None
+        said = self._holder.stdout.readline()
+        assert said == "up\n", f"the namespaces of {commands!r} did not come up"
+        self.pid = int(Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text().split()[0])
+
+    def inside(self, command: Sequence[str]) -> list[str]:
+        """Return the command that runs `command` inside."""
+        flags = {"net": "--net", "uts": "--uts", "mount": "--mount", "pid": "--pid"}
+        return ["nsenter", "--target", str(self.pid), *(flags[kind] for kind in self._kinds), "--", *command]
+
+    def close(self) -> None:
+        """End all that runs inside, at once; return when it is gone."""
+        self._holder.kill()  # with which its child goes, and with that, the first of a process namespace, all of that
+        self._holder.wait(_SECONDS)
+        wait_until(lambda: not Path(f"/proc/{self.pid}").exists(), "the end of the namespaces", _SECONDS)
+        assert self._holder.stdout is not None
+        self._holder.stdout.close()
+
+
+class Host:
+    """One host: its name, its address, its folder (which is /srv there), and what runs on it."""
+
+    def __init__(self, network: Network, name: str, number: int, folder: Path) -> None:
+        self.name, self.address, self.folder = name, f"{_PREFIX}{number}", folder
+        self._network, self._number = network, number
+        self._spaces: Namespaces | None = None
+        self._wire: subprocess.Popen[bytes] | None = None
+        self._running: list[subprocess.Popen[bytes]] = []
+        (folder / "tmp").mkdir(parents=True, exist_ok=True)
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether it is up."""
+        return self._spaces is not None
+
+    def switch_on(self) -> None:
+        """Begin its life: an address, a name, the names of all others, an empty table of processes."""
+        names = self._network.names_path
+        self._spaces = Namespaces(
+            ("net", "uts", "mount", "pid"),
+            f"mount --make-rprivate /; mount -t proc proc /proc; hostname {self.name}; mount --bind {names} /etc/hosts; "
+            f"mount --bind {self.folder} /srv; ip link set lo up",
+        )
+        port = f"p{self._number}"
+        peer = ["eth0", "address", _FRAME.format(self._number), "netns", str(self._spaces.pid)]
+        self._network.ip("link", "add", port, "type", "veth", "peer", "name", *peer)
+        self._network.ip("link", "set", port, "master", "br0", "up")
+        self.must("ip", "address", "add", f"{self.address}/24", "dev", "eth0")
+        self.must("ip", "link", "set", "eth0", "up")
+
+    def close(self) -> None:
+        """Switch it off, unless it is."""
+        if self.is_on:
+            self.switch_off()
+
+    def switch_off(self) -> None:
+        """Cut its power: all its processes and its address are gone, and nobody is told."""
+        assert self._spaces is not None
+        self._end_wire()
+        self._spaces.close()
+        self._spaces = None
+        for process in self._running:
+            process.wait(_SECONDS)
+        self._running.clear()
+
+    def start(self, log: str, command: Sequence[str], environment: Mapping[str, str] = _NO_ENVIRONMENT) -> subprocess.Popen[bytes]:
+        """Start a program in /srv there; its output goes to a file of that name in the host's folder."""
+        with (self.folder / log).open("ab") as output:
+            process = subprocess.Popen(
+                self.inside(command),
+                env=self._environment(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        self._running.append(process)
+        return process
+
+    def run(
+        self, *command: str, environment: Mapping[str, str] = _NO_ENVIRONMENT, limit_s: float = 180.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program in /srv there to its end."""
+        return subprocess.run(
+            self.inside(command),
+            env=self._environment(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=limit_s,
+        )
+
+    def must(self, *command: str, environment: Mapping[str, str] = _NO_ENVIRONMENT, limit_s: float = 180.0) -> str:
+        """Run a program there to its end, and return what it wrote; AssertionError when it fails."""
+        done = self.run(*command, environment=environment, limit_s=limit_s)
+        assert not done.returncode, f"{self.name}: {' '.join(command)}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def cut(self, others: Iterable[Host], is_one_way: bool = False) -> None:
+        """Lose everything that is sent to others, and what they send unless that is to arrive; nobody is told."""
+        for other in others:
+            self._lose(other)
+            if not is_one_way:
+                other._lose(self)
+
+    def heal(self, others: Iterable[Host]) -> None:
+        """Take the cuts to others back, in both ways."""
+        for one, other in ((one, other) for each in others for one, other in ((self, each), (each, self))):
+            if one.is_on:
+                one.run("ip", "neigh", "del", other.address, "dev", "eth0")
+
+    def slow_down(self, milliseconds: float, loss: float = 0.0) -> None:
+        """Delay all that it sends and gets by that, and lose that share of it, by a process between it and the bridge."""
+        self.speed_up()
+        self._wire = self._network.wire(f"p{self._number}", f"w{self._number}", milliseconds, loss)
+
+    def _end_wire(self) -> None:
+        if self._wire is not None:
+            self._wire.terminate()
+            self._wire.wait(_SECONDS)
+            self._wire = None
+            self._network.ip("link", "del", f"w{self._number}b")
+
+    def speed_up(self) -> None:
+        """Take the delay back."""
+        self._end_wire()
+        self._network.ip("link", "set", f"p{self._number}", "master", "br0")
+
+    def _lose(self, other: Host) -> None:
+        self.must("ip", "neigh", "replace", other.address, "lladdr", _NOBODY, "dev", "eth0", "nud", "permanent")
+
+    def inside(self, command: Sequence[str]) -> list[str]:
+        assert self._spaces is not None, f"{self.name} is off"
+        return self._spaces.inside(["env", "--chdir=/srv", *command])
+
+    def _environment(self, added: Mapping[str, str]) -> dict[str, str]:
+        return {**os.environ, "TMPDIR": "/srv/tmp", "SPARK_LOCAL_DIRS": "/srv/tmp", **added}
+
+
+class Network:
+    """Hosts by name. Closing it ends all of them."""
+
+    def __init__(self, folder: Path, names: Mapping[str, Sequence[str]]) -> None:
+        """Make a host for each name; its further names (as in /etc/hosts) are the value."""
+        self._closers = ExitStack()
+        self._bridge = Namespaces(("net",), "ip link add br0 type bridge; ip link set br0 up")
+        self._closers.callback(self._bridge.close)
+        self.names_path = folder / "hosts"
+        numbers = {name: number for number, name in enumerate(names, 1)}
+        lines = [f"{_PREFIX}{numbers[name]} {' '.join([name, *others])}\n" for name, others in names.items()]
+        self.names_path.write_text("127.0.0.1 localhost\n" + "".join(lines))
+        self.hosts = {name: Host(self, name, number, folder / name) for name, number in numbers.items()}
+
+    def __enter__(self) -> Network:
+        try:
+            for host in self.hosts.values():
+                self._closers.callback(host.close)
+                host.switch_on()
+        except BaseException:
+            self._closers.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closers.close()
+
+    def ip(self, *words: str) -> None:
+        """Configure the bridge."""
+        subprocess.run(self._bridge.inside(["ip", *words]), check=True, stdin=subprocess.DEVNULL, timeout=_SECONDS)
+
+    def wire(self, port: str, name: str, milliseconds: float, loss: float) -> subprocess.Popen[bytes]:
+        """Put a slow wire between a port and the bridge."""
+        command = [sys.executable, "-I", "-S", str(_WIRE), port, name, str(milliseconds), str(loss)]
+        process = subprocess.Popen(self._bridge.inside(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        process.stdout.close()
+        assert said == b"up\n", f"the slow wire of {port} did not come up"
+        return process
