@@ -17,10 +17,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark import SparkConf, SparkContext, accumulators
+from pyspark import SparkConf, SparkContext
 
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.hosting.peers import is_of_another_user
+from sparkstorm.hosting.spark_versions import accumulator_server
 
 _LOG = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ def guard_accumulators() -> None:
     It serves one connection at a time, and prints a traceback for a wrong token: a stranger who says nothing would stop every job
     that ends a task, one who says anything would fill the console.
     """
-    server: Any = accumulators.AccumulatorTCPServer
+    server = accumulator_server()
     server.verify_request = lambda _server, request, _address: not is_of_another_user(request)
     server.handle_error = _report_error
 

@@ -1,7 +1,7 @@
 """Spark's mapInArrow without pandas, and conversion between Arrow batches and chunks.
 
 `DataFrame.mapInArrow` asks for pandas only because the decorator it builds on does; the operator itself never touches
-it. The pinned PySpark (4.3) is called one layer below; with pandas installed the public method would do the same.
+it. PySpark is called one layer below; with pandas installed the public method would do the same.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.udf import UserDefinedFunction
-from pyspark.util import PythonEvalType
 
+from sparkstorm.hosting.spark_versions import MAP_IN_ARROW, java_map_in_arrow
 from sparkstorm.replay.failures import one_sentence
 from sparkstorm.replay.tasks.chunks import Chunk
 
@@ -42,11 +42,10 @@ def quoted(column: str) -> str:
 
 def map_in_arrow(frame: DataFrame, function: MapBatches, schema: Any) -> DataFrame:
     """Return a DataFrame of the batches that a function makes of each partition's; it is called for empty partitions as well."""
-    udf: Any = UserDefinedFunction(one_sentence(function), returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+    udf: Any = UserDefinedFunction(one_sentence(function), returnType=schema, evalType=MAP_IN_ARROW)
     every = ", ".join(map(quoted, frame.columns))  # only named, so that none is pruned: a call per name costs more
     column = udf(sf.expr(f"struct({every})"))
-    made: Any = frame._jdf.mapInArrow(column._jc, False, None)
-    return DataFrame(made, frame.sparkSession)
+    return DataFrame(java_map_in_arrow(frame, column), frame.sparkSession)
 
 
 def chunks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:

@@ -13,9 +13,9 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame
-from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from sparkstorm.errors import InvalidTopologyError, ReplayFailedError, SparkStormError
+from sparkstorm.hosting.spark_versions import CLASSIC_FRAME
 
 _SENTENCE = re.compile(r"(?:ReplayFailedError|WorkerFailedError|InvalidTopologyError): (.+)")
 _MISSING = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
@@ -53,7 +53,7 @@ def one_sentence(function: Callable[[Batches], Batches]) -> Callable[[Batches], 
     return guarded
 
 
-class ResultFrame(ClassicDataFrame):
+class ResultFrame(CLASSIC_FRAME):  # type: ignore[misc]  # which class that is depends on the version
     """A replay's result: a DataFrame whose own actions raise ReplayFailedError with one sentence, as `Replay.run` does.
 
     Frames derived from it, and writers, raise Spark's PythonException, whose second and last line is that sentence.
@@ -61,7 +61,7 @@ class ResultFrame(ClassicDataFrame):
 
 
 def _translated(name: str) -> Callable[..., Any]:
-    action: Callable[..., Any] = getattr(ClassicDataFrame, name)
+    action: Callable[..., Any] = getattr(CLASSIC_FRAME, name)
 
     @wraps(action)
     def translated(self: ResultFrame, *arguments: Any, **named: Any) -> Any:
@@ -71,7 +71,7 @@ def _translated(name: str) -> Callable[..., Any]:
     return translated
 
 
-for _name in _ACTIONS:
+for _name in [each for each in _ACTIONS if hasattr(CLASSIC_FRAME, each)]:
     setattr(ResultFrame, _name, _translated(_name))
 
 
@@ -83,7 +83,7 @@ def as_result(frame: DataFrame) -> DataFrame:
 def check_frame(what: str, frame: Any) -> None:
     """Raise InvalidTopologyError unless this is a DataFrame of a session that replays can run in."""
     check_session(what, getattr(frame, "sparkSession", None) if isinstance(frame, DataFrame) else None)
-    if not isinstance(frame, ClassicDataFrame):
+    if not isinstance(frame, CLASSIC_FRAME):
         raise InvalidTopologyError(
             f"{what} is a {type(frame).__name__}, not a DataFrame: make one of it with "
             "spark.createDataFrame(...), or use replay_locally, which takes lists"

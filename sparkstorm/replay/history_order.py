@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from sparkstorm.errors import ReplayFailedError
+from sparkstorm.hosting.spark_versions import HAS_UNION_BY_PLACE, dealt_by_id
 from sparkstorm.replay.arrow_map import map_in_arrow, quoted
 from sparkstorm.replay.failures import unwrapped
 from sparkstorm.replay.inputs import LONG_AGO, running_times
@@ -51,7 +52,12 @@ def grouped(frame: DataFrame, width: int) -> DataFrame:
     `DataFrame.coalesce` groups partitions by the hosts that hold them, where Spark knows those: of cached or shuffled frames,
     and of files on a distributed store. Each level here joins neighbours, up to 16 of them, without a shuffle. The plan's
     partitions are fixed at this call, as by `DataFrame.rdd`: with adaptive execution the frame's own shuffles run now.
+    Spark before 4.1 has no such union: rows are shuffled there.
     """
+    if not HAS_UNION_BY_PLACE:
+        fixed, count = _fixed(frame)
+        group = sf.expr(f"CAST(spark_partition_id() * {width} DIV {max(1, count)} AS INT)")
+        return fixed if count <= width else _brought_in_order(_with_places(fixed, group), width).drop(PARTITION)
     with unwrapped():
         rows = frame._jdf.queryExecution().toRdd()
         while (count := rows.getNumPartitions()) > width:
@@ -59,6 +65,28 @@ def grouped(frame: DataFrame, width: int) -> DataFrame:
             rows = _neighbours_joined(frame, rows, count, width * parts_left)
     session: Any = frame.sparkSession
     return DataFrame(session._jsparkSession.internalCreateDataFrame(rows, frame._jdf.schema(), False), session)
+
+
+def _fixed(frame: DataFrame) -> tuple[DataFrame, int]:
+    """Return the rows in the partitions that the frame's plan has now, and the number of these."""
+    session: Any = frame.sparkSession
+    with unwrapped():
+        rows = frame._jdf.queryExecution().toRdd()
+        return DataFrame(
+            session._jsparkSession.internalCreateDataFrame(rows, frame._jdf.schema(), False), session
+        ), rows.getNumPartitions()
+
+
+def _with_places(frame: DataFrame, partition: Column) -> DataFrame:
+    """Return the rows with the partition that each is to be in, and its position."""
+    return frame.select("*", partition.cast("int").alias(PARTITION), sf.monotonically_increasing_id().alias(_PLACE))
+
+
+def _brought_in_order(frame: DataFrame, width: int, keeps_place: bool = False) -> DataFrame:
+    """Return the rows in the partitions that they are to be in, by their positions."""
+    place = sf.col(quoted(_PLACE))
+    dealt = dealt_by_id(frame, width, sf.col(quoted(PARTITION))).sortWithinPartitions(place)
+    return dealt if keeps_place else dealt.drop(_PLACE)
 
 
 def _neighbours_joined(frame: DataFrame, rows: Any, count: int, groups: int) -> Any:
@@ -90,7 +118,7 @@ def sorted_within(frame: DataFrame, at: str) -> DataFrame:
 def sorted_by_task(frame: DataFrame, at: str, width: int, place: Column) -> DataFrame:
     """Return the rows brought to the partitions that an expression gives, each sorted by time, then by former position."""
     placed = frame.withColumn(_PLACE, sf.monotonically_increasing_id())
-    return placed.repartitionById(width, place).sortWithinPartitions(*_order(at)).drop(_PLACE)
+    return dealt_by_id(placed, width, place).sortWithinPartitions(*_order(at)).drop(_PLACE)
 
 
 def sorted_over_all(frame: DataFrame, at: str, width: int) -> DataFrame:
@@ -131,8 +159,21 @@ def numbered(frame: DataFrame) -> DataFrame:
     `TaskContext.partitionId()` is another number where a task reads the partition through a union or a `coalesce`, as when what an
     executor kept is made again. `spark_partition_id()` is the right one, but an empty partition has no row for it, and Spark
     ends a job whose stage with such an expression runs again. The plan's partitions are fixed at this call, as by `grouped`.
+    With Spark before 4.1, which joins partitions by a shuffle only, that happens when an executor is lost.
     """
     session: Any = frame.sparkSession
+    if not HAS_UNION_BY_PLACE:
+        fixed, count = _fixed(frame)
+        if not count:
+            return fixed.withColumn(PARTITION, sf.lit(None).cast("int"))
+        rows_in_place = _with_places(fixed, sf.spark_partition_id())
+        nothing = [sf.lit(None).cast(field.dataType).alias(field.name) for field in fixed.schema]
+        heads = session.range(count).select(
+            *nothing, sf.col("id").cast("int").alias(PARTITION), sf.lit(-1).cast("long").alias(_PLACE)
+        )
+        both = _brought_in_order(heads.union(rows_in_place), count, keeps_place=True)
+        is_head = sf.col(quoted(_PLACE)) < 0
+        return both.withColumn(PARTITION, sf.when(is_head, sf.col(quoted(PARTITION)))).drop(_PLACE)
     context = session.sparkContext
     placed = frame.withColumn(PARTITION, sf.lit(None).cast("int"))
     with unwrapped():

@@ -13,7 +13,6 @@ from pyspark.accumulators import Accumulator
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -24,12 +23,12 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
-    VariantType,
 )
 
 from sparkstorm.api.columns import rows_of
 from sparkstorm.api.value_columns import plain_values
 from sparkstorm.errors import CodecError, ReplayFailedError
+from sparkstorm.hosting.spark_versions import VARIANT, arrow_type, dealt_by_id
 from sparkstorm.model.topology import Subscription
 from sparkstorm.replay.arrow_map import MapBatches, batches_of, chunks_in, map_in_arrow, quoted
 from sparkstorm.replay.equality_warnings import depends_on_order
@@ -210,7 +209,7 @@ class SparkStages:
         if self._job.is_timed:
             dealt = sorted_by_task(placed, _at(self._job, feed, self._feeds[feed].columns), stage.width, to)
         else:
-            dealt = placed.repartitionById(stage.width, to)
+            dealt = dealt_by_id(placed, stage.width, to)
         return map_in_arrow(dealt, _sql_shuffled(self._job, stage, only, self.evidence, write), schema)
 
     def _over_data(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
@@ -244,7 +243,7 @@ class SparkStages:
             wanted = f"kind IN ({CLOCK}, {ROWS}) AND target BETWEEN {tasks[0]} AND {tasks[-1]}"
             arrived = arrived.union(self.frame(source).where(wanted))
         place, order = sf.expr(f"CAST(target - {tasks[0]} AS INT)"), sf.expr(f"struct({', '.join(ORDER)})")
-        dealt = arrived.repartitionById(len(tasks), place).sortWithinPartitions(order)
+        dealt = dealt_by_id(arrived, len(tasks), place).sortWithinPartitions(order)
         return map_in_arrow(dealt, _exchanging(self._job, stage, self.evidence, write), schema)
 
     def _starts(self, tasks: Sequence[int]) -> DataFrame:
@@ -291,14 +290,14 @@ def _holds_variant(kind: DataType) -> bool:
         return _holds_variant(kind.valueType)
     if isinstance(kind, StructType):
         return any(_holds_variant(field.dataType) for field in kind)
-    return isinstance(kind, VariantType)
+    return isinstance(kind, VARIANT)
 
 
 def _problem(kind: DataType) -> str:
     if _holds_variant(kind):
         return f"{kind.simpleString()} is no type that tuples carry; cast it, as with to_json or variant_get"
     try:
-        return problem_with(to_arrow_type(kind, timezone="UTC"))
+        return problem_with(arrow_type(kind))
     except PySparkTypeError:
         return f"{kind.simpleString()} is no type that tuples carry; cast it"
 

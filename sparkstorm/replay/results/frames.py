@@ -10,10 +10,11 @@ import pyarrow as pa
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from sparkstorm.errors import CodecError, ReplayFailedError
+from sparkstorm.hosting.spark_versions import arrow_schema
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.topology import LATE_PREFIX
 from sparkstorm.model.values.codec import Codec
@@ -230,7 +231,7 @@ def writing(
             f"result '{name}': its columns ({', '.join(f'{f}: {kind}' for f, kind in columns)}) hold a type "
             "that Spark has not; emit another one"
         ) from error
-    schema = to_arrow_schema(spark_schema, timezone="UTC")
+    schema = arrow_schema(spark_schema)
     kinds = [TAGGED if kind == TAGGED else field.type for (_, kind), field in zip(whole, schema, strict=True)]
 
     def write(chunks: Iterable[Chunk]) -> Iterator[pa.RecordBatch]:
