@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -260,7 +258,10 @@ class SparkSink(TransactionalSink):
         self._rows = []
         if self._checks is None:
             if _takes_arrow(self._writer(epoch)):
-                self._arrow_schema = _arrow_schema(self._schema)
+                from pyspark.sql.pandas.types import to_arrow_schema as convert
+
+                named: Any = {"timezone": "UTC"} if "timezone" in inspect.signature(convert).parameters else {}  # else it is UTC
+                self._arrow_schema = convert(self._schema, **named)
             self._checks = [column_check(each.name, each.type) for each in self._arrow_schema or ()]
 
     def write(self, tup: Tuple) -> None:
@@ -304,42 +305,24 @@ class SparkSink(TransactionalSink):
 
 def _takes_arrow(writer: Any) -> bool:
     """Return whether a writer is given Arrow batches; others are given Rows."""
-    import pyspark.sql.datasource as module
-
-    names = ("DataSourceArrowWriter", "DataSourceStreamArrowWriter")  # the latter from Spark 4.1 on
-    return isinstance(writer, tuple(getattr(module, name) for name in names if hasattr(module, name)))
-
-
-def _arrow_schema(schema: StructType) -> Any:
-    """Return Arrow's schema of Spark's, times in UTC; PySpark before 4.2.1 takes UTC by itself."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    convert: Any = to_arrow_schema
-    return convert(schema, timezone="UTC") if "timezone" in inspect.signature(convert).parameters else convert(schema)
+    return any(kind.__module__ == "pyspark.sql.datasource" and "Arrow" in kind.__name__ for kind in type(writer).__mro__)
 
 
 def _base_source() -> type[DataSource]:
-    _require_data_sources()
-    from pyspark.sql.datasource import DataSource
-
+    try:
+        from pyspark.sql.datasource import DataSource
+    except ImportError as error:
+        said = "this PySpark has no data sources in Python: use 4.0 or newer, or another connector"
+        raise InvalidTopologyError(said) from error
     return DataSource
-
-
-def _require_data_sources() -> None:
-    """Raise InvalidTopologyError where PySpark has no data sources in Python."""
-    if importlib.util.find_spec("pyspark.sql.datasource") is None:
-        raise InvalidTopologyError(
-            f"PySpark {metadata.version('pyspark')} has no data sources in Python, which came with 4.0: use PySpark 4.0 or "
-            "newer, or another connector"
-        )
 
 
 def make_source(source: type[DataSource], options: Mapping[str, str]) -> DataSource:
     """Return a data source with its options, whose keys Spark takes in any case."""
-    _require_data_sources()
-    from pyspark.sql.datasource import CaseInsensitiveDict, DataSource
+    base = _base_source()
+    from pyspark.sql.datasource import CaseInsensitiveDict
 
-    if not (isinstance(source, type) and issubclass(source, DataSource)):
+    if not (isinstance(source, type) and issubclass(source, base)):
         raise InvalidTopologyError(f"{source!r:.60} is no class derived from pyspark.sql.datasource.DataSource")
     return source(CaseInsensitiveDict({key: str(value) for key, value in options.items()}))
 

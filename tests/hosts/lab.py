@@ -26,7 +26,7 @@ from tests.hosts.network import Host, Network
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-CORES = 8  # of each worker host
+SLOTS = 2  # of each driver on each worker host, all of whose cores they take: what is lost with a host has room only there
 _BIN = Path(sys.executable).parent
 _JAVA = (
     "-XX:+UseSerialGC",
@@ -65,7 +65,7 @@ spark.authenticate.secret {secret}
 spark.network.crypto.enabled true
 spark.executor.memory 512m
 spark.cores.max {cores}
-spark.executor.cores 2
+spark.executor.cores {slots}
 spark.driver.memory 512m
 spark.executor.extraJavaOptions {java}
 spark.driver.extraJavaOptions {java}
@@ -135,7 +135,7 @@ class Lab:
     """The hosts, with everything on them; `cluster` starts a driver, `submit` a topology with a known answer."""
 
     def __init__(self, folder: Path, keepers: int = 3, workers: int = 3, drivers: int = 2) -> None:
-        self._folder = folder
+        self._folder, self._cores = folder, SLOTS * drivers
         self._closers = ExitStack()
         names: dict[str, list[str]] = {"redis": ["redis.example"], "head": []}
         names |= {f"zk{number}": [f"zk{number}.example"] for number in range(1, keepers + 1)}
@@ -190,7 +190,7 @@ class Lab:
     def start_worker(self, worker: Host) -> None:
         """Start Spark's worker on its host."""
         self._start_spark(
-            worker, "worker.Worker", "--cores", str(CORES), "--memory", "4g", "--work-dir", "/srv/work", "spark://head:7077"
+            worker, "worker.Worker", "--cores", str(self._cores), "--memory", "4g", "--work-dir", "/srv/work", "spark://head:7077"
         )
 
     def _start_spark(self, host: Host, main: str, *arguments: str) -> None:
@@ -204,7 +204,8 @@ class Lab:
         """Give a host of Spark its settings, Redis' password, and what README's commands name."""
         (host.folder / "conf").mkdir(mode=0o700)
         java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir=/srv/tmp"
-        settings = _SPARK.format(secret=self._secret, java=java, python=sys.executable, cores=2 * len(self.workers))
+        most = SLOTS * len(self.workers)
+        settings = _SPARK.format(secret=self._secret, java=java, python=sys.executable, slots=SLOTS, cores=most)
         _write_private(host.folder / "conf" / "spark-defaults.conf", settings)
         _write_private(host.folder / "redis.password", self._password + "\n")
         for name in ("jobs", "README.md"):
@@ -234,7 +235,7 @@ class Lab:
         options = ["sparkstorm.redis.url=redis://redis.example:6379", "sparkstorm.redis.password.file=redis.password"]
         return [word for each in [*options, f"storm.zookeeper.servers=[{keepers}]"] for word in ("-c", each)]
 
-    def cluster(self, driver: str, slots_per_host: int = 2, *options: str) -> subprocess.Popen[bytes]:
+    def cluster(self, driver: str, slots_per_host: int = SLOTS, *options: str) -> subprocess.Popen[bytes]:
         """Start a driver as README says, with slots on every worker host; return when its cluster is up."""
         host = self.hosts[driver]
         size = ["-c", f"sparkstorm.supervisors={len(self.workers)}", "-c", f"sparkstorm.slots.per.supervisor={slots_per_host}"]
