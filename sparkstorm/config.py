@@ -253,7 +253,11 @@ def read_yaml(path: str | Path) -> tuple[dict[str, Value], dict[str, int]]:
 
     Raises InvalidConfigError as `load_conf` does.
     """
-    text = _read_text(Path(path))
+    return parse_yaml(_read_text(Path(path)), path)
+
+
+def parse_yaml(text: str, path: str | Path) -> tuple[dict[str, Value], dict[str, int]]:
+    """Return what a text maps to what, and the line of each key; `path` is for errors, which are those of `read_yaml`."""
     _refuse_hostile(text, str(path))
     try:
         loader = _Loader(text)

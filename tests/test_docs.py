@@ -215,6 +215,8 @@ def test_every_public_name_is_on_the_api_page(package: ModuleType) -> None:
 
 # What user code may import, and what pages about schedulers and notebooks import beside it
 _PUBLIC = {
+    "sparkstorm.compat",
+    "sparkstorm.streamparse",
     "sparkstorm.api",
     "sparkstorm.client",
     "sparkstorm.connectors",

@@ -1,8 +1,8 @@
 """Layers of the package: which package may import which, and which effects the pure ranks may not have.
 
 Ranks: 0 errors, config, settings; 1 clock, model; 2 scheduling, acking, grouping, windowing; 3 api; 4 transport, cluster, hosting,
-embedded, connectors; 5 blobs, executor, checkpoint; 6 recording, tasks; 7 worker, replay; 8 nimbus, supervisor, insight; 9 client;
-10 notebook; 11 app, testing, web; 12 cli. A package imports itself and lower ranks.
+embedded, connectors, compat, streamparse; 5 blobs, executor, checkpoint; 6 recording, tasks; 7 worker, replay;
+8 nimbus, supervisor, insight; 9 client; 10 notebook; 11 app, testing, web; 12 cli. A package imports itself and lower ranks.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ RANK_BY_PART = {
     "transport": 4,
     "cluster": 4,
     "hosting": 4,
+    "compat": 4,
+    "streamparse": 4,
     "embedded": 4,
     "connectors": 4,
     "blobs": 5,

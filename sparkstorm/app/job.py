@@ -60,9 +60,19 @@ def read_job(options: argparse.Namespace) -> JobFile:
     for key in ("files", "archives"):
         if given := getattr(options, key, None):
             overrides[f"topology.{key}"] = given
-    job = read_job_file(options.conf, overrides, options.name, options.input)
+    job = read_job_file(options.conf, overrides, options.name, options.input, _substituted(options))
     say_warnings(overrides, job.own_conf, options.conf)
     return job
+
+
+def _substituted(options: argparse.Namespace) -> dict[str, Any]:
+    """What the options substitute in a Flux document, as arguments of its factory."""
+    found: dict[str, Any] = {}
+    if getattr(options, "filter", None):
+        found["filter"] = os.path.abspath(options.filter)
+    if getattr(options, "env_filter", False):
+        found["environment"] = True
+    return found
 
 
 def say_warnings(overrides: Mapping[str, Any], own_conf: Mapping[str, Any], path: str) -> None:
@@ -73,7 +83,9 @@ def say_warnings(overrides: Mapping[str, Any], own_conf: Mapping[str, Any], path
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a job to a command line."""
-    parser.add_argument("conf", metavar="CONF.yaml", help="the job file: topology, parallelism, topology.* keys")
+    parser.add_argument(
+        "conf", metavar="CONF.yaml", help="the job file: topology, parallelism, topology.* keys; or a Flux document"
+    )
     parser.add_argument("--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`")
     parser.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
     parser.add_argument("--name", help="name of the topology")
@@ -87,6 +99,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--archives", nargs="+", metavar="FILE", help="archives of packages that travel with it (topology.archives)"
     )
+    parser.add_argument("--filter", metavar="FILE", help="properties for the ${name}s of a Flux document")
+    parser.add_argument("--env-filter", action="store_true", help="fill the ${ENV-NAME}s of a Flux document")
     parser.add_argument("--fresh", action="store_true", help="drop an unfinished run of this name first")
     parser.add_argument("--detach", action="store_true", help="on a standing cluster: end as soon as the topology is assigned")
 

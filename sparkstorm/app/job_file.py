@@ -13,7 +13,9 @@ from typing import Any
 
 from sparkstorm.api.windows import check_times
 from sparkstorm.app.results import Result, check_results, read_results, with_sinks
-from sparkstorm.blobs.topology_code import modules_by_value
+from sparkstorm.blobs.topology_code import modules_by_value, modules_of
+from sparkstorm.compat import flux
+from sparkstorm.compat.flux import is_flux_document, job_of_flux
 from sparkstorm.config import Conf, check, keys, merge, read_yaml
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
 from sparkstorm.model.topology import Topology, validate, validate_name
@@ -60,10 +62,20 @@ class JobFile:
 
 
 def read_job_file(
-    path: str, overrides: Mapping[str, Any] | None = None, name: str | None = None, inputs: Sequence[str] = ()
+    path: str,
+    overrides: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    inputs: Sequence[str] = (),
+    substituted: Mapping[str, Any] | None = None,
 ) -> JobFile:
-    """Read a job file; InvalidConfigError names the file, the line where there is one, and the nearest known key."""
-    content, lines = read_yaml(path)
+    """Read a job file, or a Flux document with what is substituted in it.
+
+    InvalidConfigError names the file, the line where there is one, and the nearest known key.
+    """
+    is_flux = is_flux_document(path)
+    if not is_flux and substituted:
+        raise InvalidConfigError(f"{path}: --filter and --env-filter are for Flux documents, and this is a job file")
+    content, lines = (job_of_flux(path, substituted or {}), {}) if is_flux else read_yaml(path)
     own = {key: value for key, value in content.items() if key in _WORDS}
     for key, value in own.items():
         _check_word(f"{path}, line {lines.get(key, 1)}", key, value)
@@ -110,7 +122,8 @@ def make_topology(job: JobFile, is_live: bool = True) -> tuple[Topology, list[st
     topology = _call(job, factory)
     check_results(job.path, job.results, topology)
     live = with_sinks(job.path, job.results, topology)
-    return _with_parallelism(job, live if is_live else topology, live.components), modules_by_value(module)
+    travelling = modules_of(topology) if module is flux else modules_by_value(module)
+    return _with_parallelism(job, live if is_live else topology, live.components), travelling
 
 
 def _check_word(where: str, key: str, value: Any) -> None:

@@ -96,7 +96,14 @@ def cluster(arguments: argparse.Namespace) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run a job on a cluster of its own, which ends with it; Redis and ZooKeeper are embedded unless addresses are configured."""
-    names = {"name": "--name", "from_checkpoint": "--from", "fresh": "--fresh", "detach": "--detach"}
+    names = {
+        "name": "--name",
+        "from_checkpoint": "--from",
+        "fresh": "--fresh",
+        "detach": "--detach",
+        "filter": "--filter",
+        "env_filter": "--env-filter",
+    }
     lists = {"input": "--input", "files": "--files", "archives": "--archives"}
     return _become_driver(arguments, "sparkstorm.app.job", _words(arguments, {**names, **lists}))
 

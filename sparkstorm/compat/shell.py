@@ -1,0 +1,363 @@
+"""Components in other languages: a child process per task that speaks Storm's multi-lang protocol (JSON on its pipes).
+
+A bolt sends each tuple with a heartbeat behind it and reads until the child answers that: whatever the child emits and acks
+for the tuple before is then part of the same call, so that a child that dies leaves nothing half-done. A child that acks
+later is read with the next tuple or tick.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sparkstorm.api.collector import OutputCollector, SpoutOutputCollector
+from sparkstorm.api.components import Bolt, Conf, Outputs, Spout
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.errors import InvalidTopologyError, SparkStormError
+from sparkstorm.model.tuples import Tuple
+
+TIMEOUT_S = 30.0
+_MOST_BYTES = 64 << 20  # of one message; a child that writes garbage without an end is stopped there
+_READ_BYTES = 1 << 16
+_LEVELS = ("trace", "debug", "info", "warn", "error")
+
+
+class ShellError(SparkStormError):
+    """A child that died, hung or broke the protocol; it is started anew for the next tuple."""
+
+
+class Child:
+    """A child process after its handshake."""
+
+    def __init__(self, command: Sequence[str], conf: Conf, context: TopologyContext, outputs: Outputs, timeout_s: float) -> None:
+        self.where = f"component '{context.component_id}', task {context.task_id}"
+        self._timeout_s = timeout_s
+        self._pids = tempfile.TemporaryDirectory(prefix="sparkstorm-pids-")
+        words, folder = _placed(command, context)
+        try:
+            self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder, bufsize=0)
+        except OSError as error:
+            self._pids.cleanup()
+            raise ShellError(f"{self.where}: the command {words[0]!r} cannot be run: {error.strerror}") from error
+        self._buffer = b""
+        self._lines: list[bytes] = []
+        self._name = " ".join(command)
+        try:
+            self.send({"conf": _plain(conf), "pidDir": self._pids.name, "context": _described(context, outputs)})
+            said = self.read(max(timeout_s, TIMEOUT_S))  # an interpreter starts slowly on a loaded machine
+            if not isinstance(said, dict) or not isinstance(said.get("pid"), int):
+                raise ShellError(f'{self.where}: {self._name} began with {said!r:.80}; the handshake answers {{"pid": NUMBER}}')
+        except ShellError:
+            self.close()
+            raise
+
+    def send(self, message: Any) -> None:
+        """Write one message."""
+        try:
+            text = json.dumps(message, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ShellError(f"{self.where}: {self._name} gets values as JSON, which cannot carry these: {error}") from error
+        data = memoryview(text.encode() + b"\nend\n")
+        assert self._process.stdin is not None
+        descriptor = self._process.stdin.fileno()
+        os.set_blocking(descriptor, False)
+        deadline = time.monotonic() + self._timeout_s
+        while data:
+            try:
+                data = data[os.write(descriptor, data) :]
+            except BlockingIOError:
+                self._await_write(descriptor, deadline)
+            except BrokenPipeError:
+                raise self._ended() from None
+
+    def _await_write(self, descriptor: int, deadline: float) -> None:
+        """Wait until the child reads on; take what it writes meanwhile, since it may wait for us."""
+        assert self._process.stdout is not None
+        reading = self._process.stdout.fileno()
+        readable, writable, _ = select.select([reading], [descriptor], [], max(0.0, deadline - time.monotonic()))
+        if readable and not self._take(reading):
+            raise self._ended()
+        if not readable and not writable:
+            raise ShellError(f"{self.where}: {self._name} has not read its input for {self._timeout_s:g} s")
+
+    def read(self, limit_s: float | None = None) -> Any:
+        """Return the next message; ShellError when the child ends, hangs or writes what is no JSON."""
+        assert self._process.stdout is not None
+        reading = self._process.stdout.fileno()
+        limit_s = limit_s or self._timeout_s
+        deadline = time.monotonic() + limit_s
+        while (message := self._next()) is None:
+            readable, _, _ = select.select([reading], [], [], max(0.0, deadline - time.monotonic()))
+            if not readable:
+                raise ShellError(f"{self.where}: {self._name} has not answered for {limit_s:g} s")
+            if not self._take(reading):
+                raise self._ended()
+        try:
+            return json.loads(message)
+        except (ValueError, RecursionError) as error:
+            raise ShellError(f"{self.where}: {self._name} wrote {message[:80]!r}, which is no JSON: {error}") from None
+
+    def _take(self, reading: int) -> bool:
+        data = os.read(reading, _READ_BYTES)
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        self._lines += lines
+        if len(self._buffer) + sum(map(len, self._lines)) > _MOST_BYTES:
+            raise ShellError(f"{self.where}: {self._name} wrote {_MOST_BYTES >> 20} MB without the line 'end'")
+        return bool(data)
+
+    def _next(self) -> bytes | None:
+        if b"end" not in self._lines:
+            return None
+        place = self._lines.index(b"end")
+        message = b"\n".join(self._lines[:place])
+        del self._lines[: place + 1]
+        return message
+
+    def _ended(self) -> ShellError:
+        try:
+            status = self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            return ShellError(f"{self.where}: {self._name} has closed its output")
+        return ShellError(f"{self.where}: {self._name} has ended with status {status}; its words on stderr are in the worker's log")
+
+    def close(self) -> None:
+        """End the child: at the end of its input, else by SIGKILL."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._pids.cleanup()
+
+    def log(self, message: Mapping[str, Any]) -> None:
+        """Print a child's line to the worker's log."""
+        level = message.get("level", 2)
+        name = _LEVELS[level] if isinstance(level, int) and 0 <= level < len(_LEVELS) else "info"
+        print(f"{name}: {self.where}: {message.get('msg')}", flush=True)
+
+
+class _Shell:
+    """What spouts and bolts share: a command, fields by stream, and the child."""
+
+    outputs: Outputs
+
+    def __init__(
+        self, command: Sequence[str], outputs: Outputs = (), *, timeout_s: float = TIMEOUT_S, settings: Conf | None = None
+    ) -> None:
+        if isinstance(command, str) or not command or not all(isinstance(word, str) for word in command):
+            raise InvalidTopologyError(
+                f'a shell component takes its command as a list of words, as ["node", "x.js"], not {command!r}'
+            )
+        self.command = list(command)
+        self.outputs = outputs
+        self.timeout_s = timeout_s
+        self.settings = dict(settings or {})
+        self._child: Child | None = None
+
+    def _begin(self, conf: Conf, context: TopologyContext) -> None:
+        self._conf = {**conf, **self.settings}
+        self._context = context
+
+    def _running(self) -> Child:
+        if self._child is None:
+            self._child = Child(self.command, self._conf, self._context, self.outputs, self.timeout_s)
+        return self._child
+
+    def _end(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.close()
+
+    def _messages(self, child: Child) -> Iterator[dict[str, Any]]:
+        """Messages up to the next sync, without those that are the same for spouts and bolts."""
+        while True:
+            message = child.read()
+            command = message.get("command") if isinstance(message, dict) else None
+            if command == "sync":
+                return
+            if command == "log":
+                child.log(message)
+            elif command == "error":
+                self._collector.report_error(str(message.get("msg")))
+            elif command == "metrics":
+                child.log({"msg": f"metric {message.get('name')} = {message.get('params')!r}", "level": 1})
+            elif command in ("emit", "ack", "fail"):
+                yield message
+            else:
+                raise ShellError(f"{child.where}: the child wrote {message!r:.80}, which is no command of the protocol")
+
+    _collector: Any
+
+
+class ShellBolt(_Shell, Bolt):
+    """Bolt in another language: `ShellBolt(["node", "split.js"], ["word"])`; fields as `outputs` of any bolt.
+
+    Files that the command names travel in `topology.files`. A child that does not answer within `timeout_s` seconds, or
+    ends, fails the tuple, and those that it had not acked; the next tuple starts a new one. The child gets ticks when
+    `settings`, which are added to the configuration that it sees, have `topology.tick.tuple.freq.secs`.
+    """
+
+    def prepare(self, conf: Conf, context: TopologyContext, collector: OutputCollector) -> None:
+        """Start the child."""
+        self._collector = collector
+        self._begin(conf, context)
+        self._open: dict[str, Tuple] = {}
+        self._count = 0
+        self._running()
+
+    def execute(self, tup: Tuple) -> None:
+        """Give the child a tuple, and do what it says up to the answer to the heartbeat behind it."""
+        try:
+            child = self._running()
+            self._count += 1
+            id = str(self._count)
+            name = "__system" if tup.is_tick else tup.component
+            if not tup.is_tick:
+                self._open[id] = tup
+            if not tup.is_tick or "topology.tick.tuple.freq.secs" in self.settings:  # else it is for reading alone
+                child.send({"id": id, "comp": name, "stream": tup.stream, "task": tup.task, "tuple": list(tup.values)})
+            child.send({"id": f"heartbeat {id}", "comp": "__system", "stream": "__heartbeat", "task": -1, "tuple": []})
+            for message in self._messages(child):
+                self._carry_out(child, message)
+        except ShellError as error:
+            others = [each for each in self._open.values() if each is not tup]
+            self._open.clear()
+            self._end()
+            for each in others:
+                self._collector.fail(each, str(error))
+            raise
+
+    def _carry_out(self, child: Child, message: Mapping[str, Any]) -> None:
+        command = message["command"]
+        if command == "emit":
+            ids = message.get("anchors") or []
+            anchors = [self._open[str(id)] for id in ids if str(id) in self._open]
+            values, stream, task = _emitted(child, message)
+            if task is not None:
+                self._collector.emit_direct(task, values, anchors, stream)
+                return
+            self._collector.emit(values, anchors, stream)
+            if message.get("need_task_ids", True) is not False:
+                child.send([])  # tasks are chosen at the commit
+            return
+        tup = self._open.pop(str(message.get("id")), None)
+        if tup is not None and command == "ack":
+            self._collector.ack(tup)
+        elif tup is not None:
+            self._collector.fail(tup, "the child failed it")
+
+    def cleanup(self) -> None:
+        """End the child."""
+        self._end()
+
+
+class ShellSpout(_Shell, Spout):
+    """Spout in another language: `ShellSpout(["python3", "lines.py"], ["line"])`; at least once, as its ids come back."""
+
+    def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
+        """Start the child."""
+        self._collector = collector
+        self._begin(conf, context)
+        self._running()
+
+    def next_tuple(self) -> None:
+        """Ask the child for tuples."""
+        self._ask({"command": "next"})
+
+    def ack(self, message_id: Any) -> None:
+        """Tell the child."""
+        self._ask({"command": "ack", "id": message_id})
+
+    def fail(self, message_id: Any) -> None:
+        """Tell the child."""
+        self._ask({"command": "fail", "id": message_id})
+
+    def activate(self) -> None:
+        """Tell the child."""
+        self._ask({"command": "activate"})
+
+    def deactivate(self) -> None:
+        """Tell the child."""
+        self._ask({"command": "deactivate"})
+
+    def close(self) -> None:
+        """End the child."""
+        self._end()
+
+    def _ask(self, question: Mapping[str, Any]) -> None:
+        try:
+            child = self._running()
+            child.send(question)
+            for message in self._messages(child):
+                if message["command"] != "emit":
+                    raise ShellError(f"{child.where}: the spout's child wrote {message!r:.80}; only bolts ack and fail")
+                values, stream, task = _emitted(child, message)
+                if task is not None:
+                    self._collector.emit_direct(task, values, message.get("id"), stream)
+                    continue
+                self._collector.emit(values, message.get("id"), stream)
+                if message.get("need_task_ids", True) is not False:
+                    child.send([])
+        except ShellError:
+            self._end()
+            raise
+
+
+def _emitted(child: Child, message: Mapping[str, Any]) -> tuple[list[Any], str, int | None]:
+    """Values, stream and task of an emit."""
+    values, stream, task = message.get("tuple"), message.get("stream") or "default", message.get("task")
+    if not isinstance(values, list) or not isinstance(stream, str) or not (task is None or isinstance(task, int)):
+        raise ShellError(
+            f"{child.where}: the child wrote {message!r:.80}; an emit has a list 'tuple', and 'stream' and 'task' if any"
+        )
+    return values, stream, task
+
+
+def _placed(command: Sequence[str], context: TopologyContext) -> tuple[list[str], str | None]:
+    """Return the command with paths of the files that travelled, and the folder of the first of them."""
+    words, folder = [], None
+    for word in command:
+        try:
+            path = context.file(word) if not word.startswith("-") else None
+        except (FileNotFoundError, IndexError):
+            path = None
+        words.append(path or word)
+        folder = folder or (str(Path(path).parent) if path else None)
+    return words, folder
+
+
+def _plain(conf: Conf) -> dict[str, Any]:
+    """What of a configuration JSON can carry; passwords are not among a topology's keys."""
+    found = {}
+    for key, value in conf.items():
+        try:
+            found[key] = json.loads(json.dumps(value, allow_nan=False))
+        except (TypeError, ValueError):
+            continue
+    return found
+
+
+def _described(context: TopologyContext, outputs: Outputs) -> dict[str, Any]:
+    """Describe the topology in Storm's words."""
+    by_stream: Mapping[str, Any] = outputs if isinstance(outputs, Mapping) else {"default": outputs}
+    fields = {stream: list(getattr(each, "fields", each)) for stream, each in by_stream.items()}
+    return {
+        "task->component": {str(task): name for task, name in context.component_by_task.items()},
+        "taskid": context.task_id,
+        "componentid": context.component_id,
+        "streams": list(fields),
+        "stream->outputfields": fields,
+        "stream->target->grouping": {},
+        "source->stream->grouping": {},
+        "source->stream->fields": {},
+    }
