@@ -17,7 +17,7 @@ from typing import Any
 from sparkstorm.api.builder import Declarer, TopologyBuilder
 from sparkstorm.api.collector import BasicOutputCollector
 from sparkstorm.api.components import BasicBolt, Effects, StatefulBolt
-from sparkstorm.compat.shell import ShellBolt, ShellSpout
+from sparkstorm.compat.shell import TICK_KEY, ShellBolt, ShellSpout
 from sparkstorm.config import parse_yaml
 from sparkstorm.errors import InvalidConfigError, SparkStormError, show
 from sparkstorm.model.topology import Grouping, Topology
@@ -351,5 +351,5 @@ def _conf(described: Mapping[str, Any], instance: Any) -> dict[str, Any]:
     """Keys of the component: its loads, and a shell bolt's tick, by which a child that acks late is read."""
     found = {key: described[name] for name, key in _LOADS.items() if described.get(name, -1) != -1}
     if isinstance(instance, ShellBolt):
-        found["topology.tick.tuple.freq.secs"] = instance.settings.get("topology.tick.tuple.freq.secs", 1)
+        found[TICK_KEY] = instance.settings.get(TICK_KEY, 1)
     return found

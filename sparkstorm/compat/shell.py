@@ -23,6 +23,7 @@ from sparkstorm.api.context import TopologyContext
 from sparkstorm.errors import InvalidTopologyError, SparkStormError
 from sparkstorm.model.tuples import Tuple
 
+TICK_KEY = "topology.tick.tuple.freq.secs"
 TIMEOUT_S = 30.0
 _MOST_BYTES = 64 << 20  # of one message; a child that writes garbage without an end is stopped there
 _READ_BYTES = 1 << 16
@@ -224,7 +225,7 @@ class ShellBolt(_Shell, Bolt):
             name = "__system" if tup.is_tick else tup.component
             if not tup.is_tick:
                 self._open[id] = tup
-            if not tup.is_tick or "topology.tick.tuple.freq.secs" in self.settings:  # else it is for reading alone
+            if not tup.is_tick or TICK_KEY in self.settings:  # else it is for reading alone
                 child.send({"id": id, "comp": name, "stream": tup.stream, "task": tup.task, "tuple": list(tup.values)})
             child.send({"id": f"heartbeat {id}", "comp": "__system", "stream": "__heartbeat", "task": -1, "tuple": []})
             for message in self._messages(child):
