@@ -81,7 +81,7 @@ class _Component:
         }
         self.component_name = context.component_id
         self.task_id = context.task_id
-        self.topology_name = str(conf.get("topology.name") or context.topology_id)
+        self.topology_name = context.topology_id
         self.pid = os.getpid()
         self.logger = logging.getLogger(f"{self.topology_name}.{self.component_name}.{self.task_id}")
         self.initialize(self.storm_conf, self.context)

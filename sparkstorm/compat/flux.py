@@ -351,5 +351,5 @@ def _conf(described: Mapping[str, Any], instance: Any) -> dict[str, Any]:
     """Keys of the component: its loads, and a shell bolt's tick, by which a child that acks late is read."""
     found = {key: described[name] for name, key in _LOADS.items() if described.get(name, -1) != -1}
     if isinstance(instance, ShellBolt):
-        found[TICK_KEY] = instance.settings.get(TICK_KEY, 1)
+        found |= {TICK_KEY: 1, **{key: value for key, value in instance.settings.items() if key == TICK_KEY}}
     return found
