@@ -90,7 +90,9 @@ def guard_accumulators() -> None:
 
 
 def _report_error(_server: object, _request: object, address: object) -> None:
-    _LOG.warning("a connection from %s to Spark's accumulators was ended: %s", address, sys.exception())
+    error = sys.exception()
+    if not isinstance(error, EOFError):  # the end of a connection that has shown the token: Spark's own
+        _LOG.warning("a connection from %s to Spark's accumulators was ended: %s", address, error)
 
 
 def with_private_scratch(conf: SparkConf) -> SparkConf:
