@@ -57,7 +57,7 @@ class Grouping:
 
 
 class _Component:
-    """What spouts and bolts share."""
+    """Base of spouts and bolts."""
 
     outputs: Any = None
     config: Mapping[str, Any] | None = None

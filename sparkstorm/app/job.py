@@ -66,7 +66,7 @@ def read_job(options: argparse.Namespace) -> JobFile:
 
 
 def _substituted(options: argparse.Namespace) -> dict[str, Any]:
-    """What the options substitute in a Flux document, as arguments of its factory."""
+    """Return the substitutions of the options in a Flux document, as arguments of its factory."""
     found: dict[str, Any] = {}
     if getattr(options, "filter", None):
         found["filter"] = os.path.abspath(options.filter)

@@ -1,4 +1,4 @@
-"""What comes from Storm: Flux documents, and components in other languages by Storm's multi-lang protocol."""
+"""Storm's formats: Flux documents, and components in other languages by the multi-lang protocol."""
 
 from sparkstorm.compat.shell import ShellBolt, ShellSpout
 

@@ -148,7 +148,7 @@ class Child:
 
 
 class _Shell:
-    """What spouts and bolts share: a command, fields by stream, and the child."""
+    """Base of shell spouts and shell bolts: a command, fields by stream, and the child process."""
 
     outputs: Outputs
 
@@ -338,7 +338,7 @@ def _placed(command: Sequence[str], context: TopologyContext) -> tuple[list[str]
 
 
 def _plain(conf: Conf) -> dict[str, Any]:
-    """What of a configuration JSON can carry; passwords are not among a topology's keys."""
+    """Return the settings that JSON can carry; passwords are not among a topology's keys."""
     found = {}
     for key, value in conf.items():
         try:

@@ -153,7 +153,7 @@ class History:
 
 
 class Grown:
-    """What a span of time has added, by task, component and edge."""
+    """Growth of the counts in a span of time, by task, component and edge."""
 
     def __init__(self, history: History, seconds: float, before: Point | None, after: Point | None) -> None:
         self._history, self.seconds, self._before, self._after = history, max(0.0, seconds), before, after

@@ -50,7 +50,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What happened in a span of time."""
+    """Counts, rates, shares and latencies of a span of time."""
 
     # That it covers: less than its name says while the sampler or the topology is younger; 0: none.
     seconds: float

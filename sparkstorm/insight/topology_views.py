@@ -37,7 +37,7 @@ NO_HEARTBEAT = "no heartbeat"
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What the records of one topology are made from."""
+    """Inputs of one topology's records: readings, assignment and heartbeats."""
 
     reading: TopologyReading
     look: Look

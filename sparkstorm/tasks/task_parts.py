@@ -1,4 +1,4 @@
-"""What tasks are made of, the same in every host: sources of their rows, configurations, contexts and routes.
+"""Parts of tasks, the same in every host: sources of rows, configurations, contexts and routes.
 
 A host (worker, partition of a replay, stepper) has one TaskParts. What differs between hosts is a value that it gives: the
 streams that it may receive beside the declared ones, the clock, and who keeps the rows.

@@ -51,7 +51,7 @@ class Phase(StrEnum):
 
 
 class Event(StrEnum):
-    """What happens to the reading side."""
+    """Event of the reading side: an input of the table `NEXT`."""
 
     ASK = "a question was sent"
     ARRIVE = "the connection of the open question became readable"

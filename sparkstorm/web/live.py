@@ -1,4 +1,4 @@
-"""What the page shows of the read model, and the difference from what it showed a second ago. PURE."""
+"""State of the page, made from the read model, and its change since a second ago. PURE."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def local_hosts(port: int) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may speak to the server: its names, its token, and the session that the token opens; drawn at each start."""
+    """Access to the server: its names, its token, and the session of that token; drawn at each start."""
 
     hosts: frozenset[str]
     scheme: str = "http"
