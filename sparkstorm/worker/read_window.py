@@ -1,4 +1,4 @@
-"""How much a worker reads ahead of what it executes: frames per task and question, and bytes per task. PURE.
+"""Window of a worker's reads: frames per task and question, and bytes per task. PURE.
 
 Law: what is read and not executed stays below `WINDOW_BYTES` a task, except for one answer whose frames are larger than
 those before; that one stays below `topology.inbox.high.bytes` and an epoch's bytes, at which the senders pause.
@@ -19,7 +19,7 @@ from sparkstorm.transport.base import Entry
 WINDOW_BYTES = 4 << 20
 """Eight of the largest entries. Half of it halves what one task can take in per round trip: 20 MB/s over 200 ms now."""
 LEAST_FRAMES = 8
-"""What a worker that is near needs: it asks again a millisecond later."""
+"""Enough for a worker near its store, whose next question follows a millisecond later."""
 MOST_FRAMES = 4096
 """Frames of one row each, 20,000 a second over 200 ms. After a restart of Redis each frame ahead is looked up once."""
 _SHRINK_BELOW = 4  # an answer of less than this part of the window lets it shrink: not at once, traffic comes in bursts
