@@ -15,7 +15,7 @@ from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.connectors.file_folders import shown
 from sparkstorm.connectors.time_order import MOST_OPEN, NO_TIME, MergedInputs, RecordTime, TimeOf
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.errors import InvalidConfigError, show
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -38,12 +38,29 @@ def find_files(paths: Iterable[str | Path], pattern: str = "*") -> list[tuple[st
     return sorted(found.items())
 
 
+def _sized(files: str | Path | Sequence[tuple[str, int] | str | Path]) -> list[tuple[str, int]]:
+    """Return (path, bytes) of each file; of a path alone, as `find_files` does. InvalidConfigError for anything else."""
+    if isinstance(files, str | Path):
+        return find_files([files])
+    found: list[tuple[str, int]] = []
+    for each in files:
+        match each:
+            case str() | Path():
+                found += find_files([each])
+            case (str() as path, int() as size):
+                found.append((path, size))
+            case _:
+                raise InvalidConfigError(f"FileLines: {show(each)} is no path and no (path, bytes) of `find_files`")
+    return found
+
+
 class FileLines(ReplayableSpout):
     """Emits every line of its files, without the line end; message id file number * 2**40 + byte offset.
 
-    Files are dealt to tasks so that each gets about the same bytes, and each task reads its files in the order of their
-    names, or of `order(path)`: event times that rise from file to file rise in every task. The files must be readable
-    under the same paths wherever the spout runs. Bytes that are not UTF-8 become U+FFFD; compressed files are not
+    `files` are paths of files or folders, or what `find_files` returned. Files are dealt to tasks so that each gets about
+    the same bytes, and each task reads its files in the order of their names, or of `order(path)`: event times that rise
+    from file to file rise in every task. The files must be readable under the same paths wherever the spout runs. Bytes
+    that are not UTF-8 become U+FFFD; compressed files are not
     unpacked. Its position is (file number, byte offset). Bolts of columns get blocks of lines (128 kB) as Arrow batches,
     each as one message with the id of its first line. `read` says of files how many bytes are not to be read again; files
     that have grown or come since are read from there.
@@ -57,12 +74,12 @@ class FileLines(ReplayableSpout):
 
     def __init__(
         self,
-        files: Sequence[tuple[str, int]],
+        files: str | Path | Sequence[tuple[str, int] | str | Path],
         read: Mapping[str, int] | None = None,
         order: Callable[[str], Any] | None = None,
         time: TimeOf | None = None,
     ) -> None:
-        self._files = list(files)
+        self._files = _sized(files)
         self._given_time = time
         self._time = None if time is None else RecordTime("FileLines", time, self.outputs, ())
         self._order = order

@@ -63,6 +63,19 @@ def test_every_line_of_every_file_is_emitted_once_in_order(tmp_path: Path) -> No
     assert spout.extent() == (35, 35)
 
 
+def test_paths_are_taken_as_what_find_files_returns_of_them(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(f"{name}\n")
+    given: list[Any] = [[str(tmp_path / "a.txt"), tmp_path / "b.txt"], [tmp_path], tmp_path]
+    for files in given:
+        spout, collector = FileLines(files), Collector()
+        spout.open({}, Context(0, 1), collector)  # type: ignore[arg-type]
+        drain(spout)
+        assert collector.lines == ["a.txt", "b.txt"]
+    with pytest.raises(InvalidConfigError, match=r"FileLines: 7 is no path and no \(path, bytes\) of `find_files`"):
+        FileLines([7])  # type: ignore[list-item]
+
+
 def test_bytes_that_are_not_utf_8_become_replacement_characters(tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9 \xff\xfe\nna\xc3\xafve\n")
     spout, collector = opened(find_files([tmp_path]))
