@@ -14,11 +14,12 @@ import sysconfig
 import time
 import venv
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 from packaging.requirements import Requirement
@@ -26,6 +27,7 @@ from packaging.utils import canonicalize_name
 
 from sparkstorm.embedded import RedisServer
 from sparkstorm.embedded.java import find_java
+from sparkstorm.embedded.process import free_port
 
 ROOT = Path(__file__).parents[1]
 SHOUT = """
@@ -224,8 +226,8 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def installed(distributions: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The wheel with its extras for sinks, and pytest."""
-    return install(distributions["wheel"], tmp_path_factory.mktemp("wheel"), "sparkstorm[sql,delta,iceberg]", "pytest")
+    """The wheel with its extras for sinks and the page, and pytest."""
+    return install(distributions["wheel"], tmp_path_factory.mktemp("wheel"), "sparkstorm[sql,delta,iceberg,web]", "pytest")
 
 
 @pytest.fixture
@@ -299,11 +301,8 @@ def test_every_module_is_imported_with_the_required_packages_alone(
 ) -> None:
     made = install(distributions[kind], tmp_path, "sparkstorm")
     found = json.loads(made.say("python", "-c", IMPORTS, folder=tmp_path))
-    needs_extra = {
-        name
-        for name, error in found["failures"].items()
-        if "No module named 'starlette'" in error or "No module named 'uvicorn'" in error
-    }
+    needs_web = re.compile("No module named '(starlette|uvicorn|anyio)'")  # anyio comes with starlette
+    needs_extra = {name for name, error in found["failures"].items() if needs_web.search(error)}
     assert found["failures"].keys() == needs_extra and all(name.startswith("sparkstorm.web.") for name in needs_extra)
     assert not [path for path in found["path"] if Path(path or tmp_path).resolve().is_relative_to(ROOT)]
     assert {name for name, place in found["places"].items() if not Path(place).is_relative_to(made.packages)} == set()
@@ -329,6 +328,7 @@ def test_the_main_job_a_replay_and_a_back_fill_that_goes_on_live_run_from_the_wh
 def cluster(installed: Installed, work: Path, own_redis: RedisServer) -> Iterator[subprocess.Popen[bytes]]:
     """A standing cluster of two slots; its output is in cluster.log."""
     command = [str(installed.home / "bin" / "sparkstorm"), "cluster", "--master", "local[3]", "-c", "sparkstorm.supervisors=1"]
+    command += ["--web", str(free_port())]
     with (work / "cluster.log").open("wb") as log:
         more = {"ROWS_PASSWORD": own_redis.password}
         process = subprocess.Popen(command, cwd=work, env=environment(installed.home, more), stdout=log, stderr=log)
@@ -380,6 +380,9 @@ def test_a_standing_cluster_upgrades_mends_and_writes_to_every_sink_from_the_whe
 
     sparkstorm("submit", "sinks1.yaml", "--detach")
     rows(1)
+    read = page_of(log)
+    assert "<title>" in read("") and "uPlot" in read("static/vendor/uplot.js")
+    assert [each["name"] for each in json.loads(read("api/v1/topology/summary"))["topologies"]] == ["sinks"]
     letter = json.loads(sparkstorm("dead-letters", "list", "sinks", "--lines"))
     sparkstorm("capsule", "sinks", letter["id"], "--pytest", "test_parse.py")
     test = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_parse.py"]
@@ -392,6 +395,22 @@ def test_a_standing_cluster_upgrades_mends_and_writes_to_every_sink_from_the_whe
     rows(2)
     sparkstorm("kill", "sinks", "--wait", "0")
     wait(lambda: "no topologies" in (said := sparkstorm("list")) or "sinks" not in said, log)
+
+
+def page_of(log: Path) -> Callable[[str], str]:
+    """Open the page's address that a cluster printed, as a browser does; return a reader of its paths."""
+    pattern = re.compile(r"(http://127\.0\.0\.1:\d+/)\?token=\S+")
+    wait(lambda: pattern.search(log.read_text()), log)
+    found = pattern.search(log.read_text())
+    assert found
+    browser = build_opener(HTTPCookieProcessor())
+
+    def read(path: str) -> str:
+        with browser.open(found.group(1) + path, timeout=30) as answer:
+            return str(answer.read().decode())
+
+    with browser.open(found.group(0), timeout=30):
+        return read
 
 
 def wait(condition: Any, log: Path) -> None:
