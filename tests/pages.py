@@ -46,6 +46,14 @@ def folder_of_examples(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
         sys.modules.pop("shout", None)
 
 
+def write_flux_document(path: Path) -> None:
+    """Write a Flux document of classes that are installed."""
+    spouts = "spouts: [{id: words, className: sparkstorm.connectors.FileLines, constructorArgs: [[shout.py]]}]\n"
+    bolts = "bolts: [{id: log, className: org.apache.storm.flux.wrappers.bolts.LogInfoBolt}]\n"
+    streams = "streams: [{from: words, to: log, grouping: {type: SHUFFLE}}]\n"
+    path.write_text(f"name: words\n{spouts}{bolts}{streams}", encoding="utf-8")
+
+
 def write_capsule_of_count(path: Path) -> None:
     """Write the capsule of an input of the first bolt's `count`."""
     failure = Failure(FailureKind.RAISED, "KeyError: 'x' (shout.py, line 14)", "count", 3, traceback="in count")

@@ -40,6 +40,8 @@ _NOT_RUN = {
     "sparkstorm tasks": "of a cluster",
     "sparkstorm rebalance": "of a cluster",
     "sparkstorm kill": "of a cluster",
+    "sparkstorm web": "of a cluster; tests/test_wheel.py and tests/web serve the page",
+    "sparkstorm run": "starts Spark; tests/test_wheel.py runs it",
     "sparkstorm upgrade": "of a cluster; `shadow` reads a recording of one, tests/cli/test_upgrade_texts.py",
 }
 """Commands that are parsed only (test_docs.py), and why."""
@@ -96,7 +98,9 @@ def _execute(words: list[str]) -> int:
 def _prepare(command: Command) -> None:
     """Make the files that a command reads, in the working folder."""
     for word in command.words:
-        if word == "dead-letters.jsonl":
+        if word == "words.yaml":
+            pages.write_flux_document(Path(word))
+        elif word == "dead-letters.jsonl":
             failure = Failure(FailureKind.RAISED, "KeyError: 'x' (shout.py, line 14)", "count", 3, traceback="in count")
             conf = {"topology.builder": "shout:build"}
             letter = DeadLetter(failure, "shout", 2, "default", ("word",), ("STORM",), 4, state=(("STORM", 1),), conf=conf)
