@@ -23,6 +23,8 @@ _NOBODY = "02:00:00:00:00:fe"  # the address of no port of the bridge: a frame t
 _FRAME = "02:00:00:00:00:{:02x}"  # a host that is switched on again is known to the others by the same
 _SECONDS = 30.0
 _WIRE = Path(__file__).with_name("wire.py")
+# settings of whoever makes the hosts: `make test` sets SPARK_LOCAL_IP to loopback, where no executor of a host finds its driver
+_NOT_A_HOSTS = ("SPARK", "PYSPARK")
 _NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
 
 
@@ -169,6 +171,17 @@ class Host:
             if not is_one_way:
                 other._lose(self)
 
+    def guard(self, ports: Iterable[int]) -> None:
+        """Let connections in to these ports alone: a firewall without states, so that nothing else is needed of the kernel."""
+        allowed = ", ".join(map(str, sorted(set(ports)))) or "0"
+        rules = (
+            "flush ruleset\ntable inet guard {\n chain input {\n  type filter hook input priority 0; policy accept;\n"
+            f"  iif lo accept\n  tcp dport {{ {allowed} }} accept\n  tcp flags & (syn | ack) == syn drop\n"
+            "  meta l4proto udp drop\n }\n}\n"
+        )
+        (self.folder / "guard.nft").write_text(rules)
+        self.must("nft", "-f", "/srv/guard.nft")
+
     def heal(self, others: Iterable[Host]) -> None:
         """Take the cuts to others back, in both ways."""
         for one, other in ((one, other) for each in others for one, other in ((self, each), (each, self))):
@@ -200,7 +213,8 @@ class Host:
         return self._spaces.inside(["env", "--chdir=/srv", *command])
 
     def _environment(self, added: Mapping[str, str]) -> dict[str, str]:
-        return {**os.environ, "TMPDIR": "/srv/tmp", "SPARK_LOCAL_DIRS": "/srv/tmp", **added}
+        own = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_A_HOSTS)}
+        return {**own, "TMPDIR": "/srv/tmp", "SPARK_LOCAL_DIRS": "/srv/tmp", **added}
 
 
 class Network:

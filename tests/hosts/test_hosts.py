@@ -22,6 +22,14 @@ def answers(one: Host, name: str) -> bool:
     return "ConnectionRefused" in one.run("python3", "-I", "-S", "-c", ask).stderr
 
 
+def test_a_host_has_no_settings_of_whoever_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPARK_LOCAL_IP", "SPARK_CONF_DIR", "PYSPARK_PYTHON", "SPARKSTORM_CLUSTER"):
+        monkeypatch.setenv(name, "127.0.0.1")
+    with Network(tmp_path, {"a": []}) as network:
+        found = network.hosts["a"].must("env", environment={"SPARKSTORM_CLUSTER": "/srv/own"}).splitlines()
+    assert [each for each in found if "SPARK" in each] == ["SPARK_LOCAL_DIRS=/srv/tmp", "SPARKSTORM_CLUSTER=/srv/own"]
+
+
 def test_hosts_have_names_and_addresses_and_lose_what_a_cut_loses(tmp_path: Path) -> None:
     with Network(tmp_path, {"a": [], "b": ["b.example"]}) as network:
         a, b = network.hosts["a"], network.hosts["b"]
