@@ -98,6 +98,10 @@ class StoreSettings(Settings):
     zookeeper_port: Annotated[int | None, "sparkstorm.embedded.zookeeper.port"]
 
     def embedded(self) -> list[str]:
+    zookeeper_tls: Annotated[bool, "storm.zookeeper.ssl.enable"]
+    tls_ca: Annotated[str | None, "sparkstorm.tls.ca.file"]
+    tls_certificate: Annotated[str | None, "sparkstorm.tls.certificate.file"]
+    tls_key: Annotated[str | None, "sparkstorm.tls.key.file"]
         """Return the names of the servers that are to be embedded."""
         addresses = {"redis": self.redis_url, "zookeeper": self.zookeeper_servers}
         return [name for name, address in addresses.items() if not address]

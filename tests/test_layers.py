@@ -1,7 +1,7 @@
 """Layers of the package: which package may import which, and which effects the pure ranks may not have.
 
-Ranks: 0 errors, config, settings; 1 clock, model; 2 scheduling, acking, grouping, windowing; 3 api; 4 transport, cluster, hosting,
-embedded, connectors, compat, streamparse; 5 blobs, executor, checkpoint; 6 recording, tasks; 7 worker, replay;
+Ranks: 0 errors, config, settings, tls; 1 clock, model; 2 scheduling, acking, grouping, windowing; 3 api; 4 transport, cluster,
+hosting, embedded, connectors, compat, streamparse; 5 blobs, executor, checkpoint; 6 recording, tasks; 7 worker, replay;
 8 nimbus, supervisor, insight; 9 client; 10 notebook; 11 app, testing, web; 12 cli. A package imports itself and lower ranks.
 """
 
@@ -23,6 +23,7 @@ RANK_BY_PART = {
     "errors": 0,
     "config": 0,
     "settings": 0,
+    "tls": 0,
     "clock": 1,
     "model": 1,
     "scheduling": 2,

@@ -286,6 +286,7 @@ class Cluster:
             # on other masters a host has as many ports as slots land there
             slots_per_node=self.settings.slots_per_supervisor if is_emulated else 0,
             nodes=nodes,
+                at.zookeeper.tls,
             hmac_key=self._key.hex(),
             conf=self.conf.for_slots(),
             stop_path=paths.stop_slots(self._office.me.id),

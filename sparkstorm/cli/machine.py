@@ -27,7 +27,7 @@ from sparkstorm.embedded.java import find_java, java_version
 from sparkstorm.embedded.passwords import REDIS, ZOOKEEPER, password_of
 from sparkstorm.embedded.process import require_free
 from sparkstorm.embedded.redis import check_redis_settings, client_of, find_redis_binary
-from sparkstorm.embedded.stores import check_addresses
+from sparkstorm.embedded.stores import check_addresses, tls_files
 from sparkstorm.errors import SparkStormError, StoreUnavailableError
 from sparkstorm.model import compiled
 from sparkstorm.model.redis_address import RedisAddress
@@ -61,7 +61,8 @@ def findings(conf: Conf, connection: str | None, environ: Mapping[str, str]) -> 
         at = load_any_connection(Path(connection).expanduser())
     except SparkStormError as error:
         return [*found, Finding("connection", False, str(error))]
-    keeper = ZooKeeperAddress(at.zookeeper.hosts, at.zookeeper.root, at.zookeeper.user, at.zookeeper.password)
+    own = at.zookeeper
+    keeper = ZooKeeperAddress(own.hosts, own.root, own.user, own.password, tls=own.tls)
     return [*found, *_redis(at.redis, isinstance(at, ReadOnlyConnection)), _zookeeper(keeper)]
 
 
@@ -119,20 +120,23 @@ def _configured(conf: Conf) -> Iterator[Finding]:
     settings = StoreSettings.of(conf)
     try:
         check_addresses(conf)
+        files = tls_files(conf)
         password = password_of(conf, REDIS)
         keeper_password = password_of(conf, ZOOKEEPER)
     except SparkStormError as error:
         yield Finding("configuration", False, str(error))
         return
     if settings.redis_url:
-        yield from _redis(parse_redis_url(settings.redis_url, password))
+        yield from _redis(parse_redis_url(settings.redis_url, password, files))
     else:
         yield _found("Redis", lambda: f"embedded: {find_redis_binary()}")
         yield from _port(settings.redis_port, "Redis", "sparkstorm.embedded.redis.port")
     if settings.zookeeper_servers:
         port = settings.zookeeper_default_port
         hosts = ",".join(host if ":" in host else f"{host}:{port}" for host in settings.zookeeper_servers)
-        yield _zookeeper(ZooKeeperAddress(hosts, settings.zookeeper_root, settings.zookeeper_user, keeper_password))
+        root, user = settings.zookeeper_root, settings.zookeeper_user
+        tls = files if settings.zookeeper_tls else None
+        yield _zookeeper(ZooKeeperAddress(hosts, root, user, keeper_password, tls=tls))
     else:
         yield Finding("ZooKeeper", True, "embedded: runs on this Java, from Spark's own jars")
         yield from _port(settings.zookeeper_port, "ZooKeeper", "sparkstorm.embedded.zookeeper.port")

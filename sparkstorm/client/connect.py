@@ -81,7 +81,7 @@ def zookeeper_address(at: Connection | ReadOnlyConnection, conf: Conf) -> ZooKee
     keeper = at.zookeeper
     if not keeper.hosts:
         raise InvalidConfigError("the connection file names no ZooKeeper: the cluster has not been up yet")
-    address = ZooKeeperAddress(keeper.hosts, keeper.root, keeper.user, keeper.password).with_patience_of(conf)
+    address = ZooKeeperAddress(keeper.hosts, keeper.root, keeper.user, keeper.password, tls=keeper.tls).with_patience_of(conf)
     if isinstance(at, ReadOnlyConnection):
         return replace(address, is_read_only=True)
     return replace(address, viewer=viewer_identity(VIEWER, viewer_zookeeper_password(at.secret)))

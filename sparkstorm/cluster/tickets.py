@@ -22,6 +22,7 @@ from kazoo.security import ACL, make_digest_acl
 from sparkstorm.cluster.paths import TICKETS
 from sparkstorm.cluster.zookeeper import QUIET, ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.errors import SlotsUnavailableError, StoreInconsistentError, StoreUnavailableError
+from sparkstorm.tls import TlsFiles
 
 REDEEM_LIMIT_S = 15.0
 _USER = "ticket"
@@ -30,11 +31,12 @@ _TAG_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Address of ZooKeeper ("host:port,host:port"), the root of the cluster's nodes, and 64 random hexadecimal digits."""
+    """Address of ZooKeeper ("host:port,host:port"), root of the cluster's nodes, 64 random hexadecimal digits, files of TLS."""
 
     hosts: str
     root: str
     text: str = field(repr=False)
+    tls: TlsFiles | None = None
 
     def derived(self, purpose: str) -> bytes:
         """32 bytes for one purpose; they tell nothing of the ticket."""
@@ -61,7 +63,7 @@ class TicketOffice:
     def ticket(self, spec: bytes) -> Iterator[Ticket]:
         """A ticket for that spec, good until it is used or the context ends. StoreUnavailableError without ZooKeeper."""
         at = self._address
-        ticket = Ticket(at.hosts, at.root, secrets.token_hex(32))
+        ticket = Ticket(at.hosts, at.root, secrets.token_hex(32), at.tls)
         credential = f"{at.user or ''}:{at.password or ''}\n".encode()  # what a slot needs to delete the node
         acl = _acl(at, make_digest_acl(_USER, ticket.password, read=True))
         self._store.ensure_hidden(TICKETS)
@@ -84,7 +86,8 @@ def redeem(ticket: Ticket, limit_s: float = REDEEM_LIMIT_S) -> bytes:
     the node is not what its driver wrote; StoreUnavailableError when ZooKeeper does not answer within `limit_s`.
     """
     auth = [("digest", f"{_USER}:{ticket.password}")]
-    client = KazooClient(ticket.hosts, timeout=limit_s, auth_data=auth, logger=QUIET)
+    tls = ticket.tls.for_kazoo() if ticket.tls else {}
+    client = KazooClient(ticket.hosts, timeout=limit_s, auth_data=auth, logger=QUIET, **tls)
     path = f"{ticket.root.rstrip('/')}{TICKETS}/{ticket.name}"
     try:
         client.start(limit_s)

@@ -34,6 +34,7 @@ from sparkstorm.cluster.zookeeper_patience import ANSWERS, NO_ANSWER, BoundedHan
 from sparkstorm.cluster.zookeeper_rollback import SessionRenewal
 from sparkstorm.errors import InvalidConfigError, ReadOnlyConnectionError, StateConflictError, StoreUnavailableError, show
 from sparkstorm.settings import ZooKeeperSettings
+from sparkstorm.tls import TlsFiles
 
 _LOG = logging.getLogger(__name__)
 _CLOSING_S = 2.0  # a restarted server is back within that; also of the end of a session, which kazoo gives 20 s
@@ -60,6 +61,7 @@ class ZooKeeperAddress:
     viewer: str = ""  # digest identity ("user:hash") that may read what this session makes; none when empty
     is_read_only: bool = False  # the identity is a viewer's: nothing is made at the start
     is_bound: bool = False  # a request that was cut is not sent again under a later session
+    tls: TlsFiles | None = None  # None: not encrypted
 
     def with_patience_of(self, conf: Mapping[str, Any]) -> "ZooKeeperAddress":
         """The same address with the timeouts and retries of the storm.zookeeper.* keys."""
@@ -408,4 +410,5 @@ def _make_client(address: ZooKeeperAddress) -> KazooClient:
         logger=QUIET,
         handler=BoundedHandler(),
         connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": 0.5},
+        **(address.tls.for_kazoo() if address.tls else {}),
     )

@@ -17,6 +17,8 @@ from urllib.parse import unquote, urlsplit
 from sparkstorm.errors import InvalidConfigError, StoreInconsistentError
 from sparkstorm.model.records import decode_record, encode_record
 from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.strict import ADDED_LATER
+from sparkstorm.tls import NO_FILES, TlsFiles
 
 VIEWER = "sparkstorm-viewer"  # user of a cluster's ZooKeeper and embedded Redis that may only read
 _SECRET_BYTES = 32
@@ -33,6 +35,7 @@ class ZooKeeperEndpoint:
     root: str
     user: str
     password: str = field(default="", repr=False)
+    tls: TlsFiles | None = field(default=None, metadata=ADDED_LATER)  # None: not encrypted
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +90,8 @@ def derive(secret: str, purpose: str) -> bytes:
     return hmac.digest(bytes.fromhex(secret), f"sparkstorm {purpose}".encode(), "sha256")
 
 
-def parse_redis_url(url: str, password: str | None = None) -> RedisAddress:
-    """Read sparkstorm.redis.url; `password` is used where the URL has none.
+def parse_redis_url(url: str, password: str | None = None, files: TlsFiles = NO_FILES) -> RedisAddress:
+    """Read sparkstorm.redis.url; `password` is used where the URL has none, `files` where it is rediss://.
 
     Raises InvalidConfigError, which never quotes the URL: it may hold a password.
     """
@@ -102,7 +105,9 @@ def parse_redis_url(url: str, password: str | None = None) -> RedisAddress:
     if parts.scheme not in ("redis", "rediss") or not parts.hostname or db < 0 or parts.query or parts.fragment:
         raise InvalidConfigError(f"sparkstorm.redis.url: {_URL_FORM}, with rediss:// for TLS")
     secret = unquote(parts.password or "") or password or ""
-    return RedisAddress(parts.hostname, port, secret, unquote(parts.username or ""), db, parts.scheme == "rediss")
+    is_tls = parts.scheme == "rediss"
+    user = unquote(parts.username or "")
+    return RedisAddress(parts.hostname, port, secret, user, db, is_tls, files if is_tls else NO_FILES)
 
 
 def save_connection(path: Path, connection: Connection | ReadOnlyConnection) -> None:

@@ -228,6 +228,7 @@ def client_of(at: RedisAddress, timeout_s: float | None = None, on_connect: Call
         password=at.password or None,
         db=at.db,
         ssl=at.tls,
+        **at.tls_options(),
         retry=Retry(NoBackoff(), 0),
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,

@@ -31,6 +31,7 @@ from sparkstorm.embedded.zookeeper import start_zookeeper
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.settings import StoreSettings
+from sparkstorm.tls import NO_FILES, TlsFiles
 
 _ZOOKEEPER_USER = "sparkstorm"
 _CHECK_LIMIT_S = 5.0
@@ -86,8 +87,25 @@ def check_addresses(conf: Conf) -> None:
     if settings.redis_url:
         parse_redis_url(settings.redis_url, password_of(conf, REDIS))
         password_of(conf, REDIS_VIEWER)
+    tls_files(conf)
     password_of(conf, ZOOKEEPER)
     _zookeeper_hosts(settings.zookeeper_servers or (), settings.zookeeper_default_port)
+
+
+def tls_files(conf: Conf) -> TlsFiles:
+    """Return the configured files of TLS; InvalidConfigError names what this host cannot use, or that nothing would use them."""
+    settings = StoreSettings.of(conf)
+    files = TlsFiles(settings.tls_ca or "", settings.tls_certificate or "", settings.tls_key or "")
+    if settings.zookeeper_tls and not settings.zookeeper_servers:
+        raise InvalidConfigError("storm.zookeeper.ssl.enable is for your own ZooKeeper: name its hosts in storm.zookeeper.servers")
+    is_used = settings.zookeeper_tls or (settings.redis_url or "").startswith("rediss:")
+    if files != NO_FILES and not is_used:
+        raise InvalidConfigError(
+            "sparkstorm.tls.* is set and no connection is encrypted: write rediss:// in sparkstorm.redis.url, or set "
+            "storm.zookeeper.ssl.enable"
+        )
+    files.check()
+    return files
 
 
 def open_stores(conf: Conf) -> Stores:
@@ -125,7 +143,7 @@ def _save_read_only(conf: Conf, path: Path, connection: Connection, is_embedded:
     if not user or not password:
         read_only_path(path).unlink(missing_ok=True)
         return
-    viewer = ZooKeeperEndpoint(keeper.hosts, keeper.root, VIEWER, viewer_zookeeper_password(secret))
+    viewer = ZooKeeperEndpoint(keeper.hosts, keeper.root, VIEWER, viewer_zookeeper_password(secret), keeper.tls)
     save_connection(read_only_path(path), ReadOnlyConnection(replace(redis, user=user, password=password), viewer))
 
 
@@ -149,7 +167,7 @@ def _kept_secret(path: Path) -> str:
 def _open_redis(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) -> RedisAddress:
     settings = StoreSettings.of(conf)
     if settings.redis_url:
-        endpoint = parse_redis_url(settings.redis_url, password_of(conf, REDIS))
+        endpoint = parse_redis_url(settings.redis_url, password_of(conf, REDIS), tls_files(conf))
         check_redis(endpoint)
         return endpoint
     server = start_redis(
@@ -176,7 +194,7 @@ def _open_zookeeper(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]
     password = password_of(conf, ZOOKEEPER) or zookeeper_password(secret)
     if settings.zookeeper_servers:
         hosts = _zookeeper_hosts(settings.zookeeper_servers, settings.zookeeper_default_port)
-        return ZooKeeperEndpoint(hosts, root, user, password)
+        return ZooKeeperEndpoint(hosts, root, user, password, tls_files(conf) if settings.zookeeper_tls else None)
     folder = own_folder(Path(settings.local_dir, "zookeeper"))
     server = start_zookeeper(folder, password=password, user=user, port=settings.zookeeper_port)
     embedded["zookeeper"] = server

@@ -11,6 +11,7 @@ from sparkstorm.model.records import decode_record, encode_record
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.status import JsonValue
 from sparkstorm.model.worker_messages import WorkerCommand, WorkerReport
+from sparkstorm.tls import TlsFiles
 
 FIRST_PORT = 6700
 MOST_PORTS = 1000
@@ -26,6 +27,7 @@ class StateAddress:
     password: str = field(default="", repr=False)
     session_timeout_ms: int = 20_000
     viewer: str = ""
+    tls: TlsFiles | None = None
 
 
 @dataclass(frozen=True, slots=True)

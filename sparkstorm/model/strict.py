@@ -23,6 +23,9 @@ _DEPTH_LIMIT = 64
 T = TypeVar("T")
 Reader: TypeAlias = Callable[[object], Any]
 
+ADDED_LATER: Mapping[str, bool] = types.MappingProxyType({"added later": True})
+"""Metadata of a field that records of earlier versions lack; they are read with its default."""
+
 
 class UnfitValueError(ValueError):
     """A value that its hint does not allow; each list and object around it adds its part of the path."""
@@ -63,7 +66,7 @@ def named_errors(error: type[SparkStormError], root: str = "", prefix: str = "")
 def read_as(kind: type[T], value: object, needs_all: bool = False) -> T:
     """Return the value as the hint says; UnfitValueError for the first part that does not fit.
 
-    With `needs_all` a field must be there although it has a default.
+    With `needs_all` a field must be there although it has a default, unless it is one that was `ADDED_LATER`.
     """
     return cast(T, reader_of(cast(Hashable, kind), needs_all)(value))
 
@@ -161,7 +164,12 @@ def _record_reader(kind: type, needs_all: bool) -> Reader:
     hints = typing.get_type_hints(kind, include_extras=True)
     fields = {field.metadata.get("key", field.name): field for field in dataclasses.fields(kind)}
     readers = {key: reader_of(hints[field.name], needs_all) for key, field in fields.items()}
-    required = [key for key, each in fields.items() if needs_all or each.default is each.default_factory is dataclasses.MISSING]
+    later = {key for key, each in fields.items() if ADDED_LATER.items() <= each.metadata.items()}
+    required = [
+        key
+        for key, each in fields.items()
+        if (needs_all and key not in later) or each.default is each.default_factory is dataclasses.MISSING
+    ]
 
     def read(value: object) -> object:
         if not isinstance(value, dict):

@@ -159,7 +159,9 @@ class Inspector:
         at = load_connection(Path(connection_file))
         zookeeper = at.zookeeper
         with contextlib.ExitStack() as opened:
-            store = ZooKeeperStateStore(ZooKeeperAddress(zookeeper.hosts, zookeeper.root, zookeeper.user, zookeeper.password))
+            user, password = zookeeper.user, zookeeper.password
+            address = ZooKeeperAddress(zookeeper.hosts, zookeeper.root, user, password, tls=zookeeper.tls)
+            store = ZooKeeperStateStore(address)
             opened.callback(store.close)
             client = client_of(at.redis)
             opened.callback(client.close)

@@ -180,7 +180,7 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
     at = spec.zookeeper
     conf = merge(default_conf(), spec.conf)
     address = ZooKeeperAddress(at.hosts, at.root, at.user or None, at.password or None).with_patience_of(conf)
-    address = replace(address, session_timeout_ms=at.session_timeout_ms, viewer=at.viewer)
+    address = replace(address, session_timeout_ms=at.session_timeout_ms, viewer=at.viewer, tls=at.tls)
     key = bytes.fromhex(spec.hmac_key) or None
     store = WatchedStore(ZooKeeperStateStore(address), SystemClock().now_ms, str(place.slot))
     state = StormState(store, key)

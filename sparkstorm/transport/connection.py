@@ -62,6 +62,7 @@ def open_connection(address: RedisAddress, timeout_s: float = 10.0) -> Connectio
         protocol=2,
         health_check_interval=0,
         socket_read_size=_READ_BYTES,
+        **address.tls_options(),
     )
     try:
         connect(connection)

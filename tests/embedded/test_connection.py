@@ -37,6 +37,19 @@ def test_a_saved_connection_is_loaded_unchanged_and_only_its_owner_may_read_it(t
     assert os.listdir(path.parent) == ["connection.json"]
 
 
+def test_a_file_of_a_version_without_tls_is_still_read(tmp_path: Path) -> None:
+    path, connection = tmp_path / "connection.json", a_connection()
+    save_connection(path, connection)
+    fields = json.loads(path.read_text())
+    del fields["redis"]["tls_files"], fields["zookeeper"]["tls"]
+    path.write_text(json.dumps(fields))
+    assert load_connection(path) == connection
+    del fields["redis"]["password"]
+    path.write_text(json.dumps(fields))
+    with pytest.raises(InvalidConfigError, match=r"redis\.password: missing"):
+        load_connection(path)
+
+
 def test_saving_again_replaces_a_file_that_others_could_read(tmp_path: Path) -> None:
     path, connection = tmp_path / "connection.json", a_connection()
     path.write_text("{}")

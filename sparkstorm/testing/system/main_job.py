@@ -167,7 +167,7 @@ class Sight:
     def __init__(self, folder: Path) -> None:
         at = load_connection(folder / "storm-local" / "connection.json")
         keeper = at.zookeeper
-        store = ZooKeeperStateStore(ZooKeeperAddress(keeper.hosts, keeper.root, keeper.user, keeper.password))
+        store = ZooKeeperStateStore(ZooKeeperAddress(keeper.hosts, keeper.root, keeper.user, keeper.password, tls=keeper.tls))
         self.state = StormState(store, signing_key(at.secret))
         self.topology_id = next(iter(self.state.topology_ids()))
         self._reader = RedisReader(at.redis, self.topology_id, patience_s=0.0)
