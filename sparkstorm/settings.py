@@ -64,6 +64,8 @@ class DriverSettings(Settings):
     slots_start_ms: Annotated[int, "sparkstorm.slots.start.timeout.ms"]
     slots_hosts: Annotated[int, "sparkstorm.slots.hosts"]
     slots_settle_ms: Annotated[int, "sparkstorm.slots.settle.ms"]
+    worker_folder: Annotated[str | None, "sparkstorm.worker.local.dir"]
+    racks_file: Annotated[str | None, "sparkstorm.racks.file"]
     authenticates: Annotated[bool, "sparkstorm.spark.authenticate"]
     patience_ms: Annotated[int, "sparkstorm.stores.patience.secs"]
     progress_ms: Annotated[int, "sparkstorm.progress.interval.ms"]
@@ -96,12 +98,12 @@ class StoreSettings(Settings):
     zookeeper_root: Annotated[str, "storm.zookeeper.root"]
     zookeeper_user: Annotated[str | None, "storm.zookeeper.auth.user"]
     zookeeper_port: Annotated[int | None, "sparkstorm.embedded.zookeeper.port"]
-
-    def embedded(self) -> list[str]:
     zookeeper_tls: Annotated[bool, "storm.zookeeper.ssl.enable"]
     tls_ca: Annotated[str | None, "sparkstorm.tls.ca.file"]
     tls_certificate: Annotated[str | None, "sparkstorm.tls.certificate.file"]
     tls_key: Annotated[str | None, "sparkstorm.tls.key.file"]
+
+    def embedded(self) -> list[str]:
         """Return the names of the servers that are to be embedded."""
         addresses = {"redis": self.redis_url, "zookeeper": self.zookeeper_servers}
         return [name for name, address in addresses.items() if not address]

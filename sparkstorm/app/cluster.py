@@ -36,6 +36,7 @@ from sparkstorm.embedded.redis import client_of
 from sparkstorm.embedded.stores import Stores, check_addresses, connection_path, not_configured, open_stores
 from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError, StoreUnavailableError, TamperedBlobError
 from sparkstorm.hosting.base import SlotSpec, StateAddress
+from sparkstorm.hosting.racks import read_racks
 from sparkstorm.hosting.spark import SparkSlots, make_context, slot_conf
 from sparkstorm.hosting.spark_security import check_given, remove_at_exit, secured, with_private_scratch
 from sparkstorm.model.names import driver_of_node
@@ -54,7 +55,8 @@ from sparkstorm.supervisor.slot_main import main_by_ticket
 SLOT_DAEMON = "sparkstorm.app.spark_daemon"
 _LOG = logging.getLogger(__name__)
 _REDIS_ANSWER_S = 10.0
-_OWN_KEYS = frozenset({"storm.local.dir", "sparkstorm.connection.file"})  # that differ from driver to driver
+# that differ from driver to driver
+_OWN_KEYS = frozenset({"storm.local.dir", "sparkstorm.connection.file", "sparkstorm.racks.file"})
 _TRIES_PER_SLOT = 4  # a slot's job that has ended so often before it was up will not come up
 
 
@@ -88,7 +90,11 @@ class Cluster:
         at = stores.connection
         self.redis_address = at.redis
         self.settings = DriverSettings.of(conf)
-        self.log_dir = (self.settings.folder / "logs").resolve()
+        own = self.settings.worker_folder
+        self.has_logs_here = (sc.master or "").startswith("local")
+        own = os.path.expanduser(own) if own and self.has_logs_here else own
+        self._slot_folder = own or str(self.settings.folder.resolve())
+        self.log_dir = Path(self._slot_folder, "logs")
 
     @classmethod
     @contextlib.contextmanager
@@ -105,6 +111,7 @@ class Cluster:
         """
         conf = conf or merge({})
         check_addresses(conf)  # a mistake there is said before Spark is started
+        read_racks(DriverSettings.of(conf).racks_file)
         if sc is not None and (warning := check_given(sc, DriverSettings.of(conf).authenticates)):
             _LOG.warning(warning)
         if sc is None and _is_submitted():  # its master is known before anything has to wait for it
@@ -279,18 +286,19 @@ class Cluster:
                 at.zookeeper.password,
                 ZooKeeperSettings.of(self.conf).session_ms,
                 self._viewer,
+                at.zookeeper.tls,
             ),
             redis=at.redis,
-            local_dir=str((self.settings.folder / "supervisors").resolve()),
+            local_dir=str(Path(self._slot_folder, "supervisors")),
             log_dir=str(self.log_dir),
             # on other masters a host has as many ports as slots land there
             slots_per_node=self.settings.slots_per_supervisor if is_emulated else 0,
             nodes=nodes,
-                at.zookeeper.tls,
             hmac_key=self._key.hex(),
             conf=self.conf.for_slots(),
             stop_path=paths.stop_slots(self._office.me.id),
             driver_number=self._office.me.number,
+            racks=read_racks(self.settings.racks_file),
         )
 
     def _wait_for_slots(self, wanted: int) -> None:
@@ -310,9 +318,14 @@ class Cluster:
             end = f"; the last slot job ended with {self.slots.last_end}" if self.slots.last_end else ""
             raise SlotsUnavailableError(
                 f"{wanted} worker slots were started, but {f'only {there}' if there else 'none'} came up within "
-                f"{self.settings.slots_start_ms / 1000:g} s{end}; their logs are in {self.log_dir}; on a slow or busy machine "
+                f"{self.settings.slots_start_ms / 1000:g} s{end}; their logs are in {self.logs_place}; on a slow or busy machine "
                 "raise sparkstorm.slots.start.timeout.ms"
             )
+
+    @property
+    def logs_place(self) -> str:
+        """Where logs of slots and workers are, in words."""
+        return str(self.log_dir) if self.has_logs_here else f"{self.log_dir} on each worker host"
 
     def _registered_slots(self) -> int:
         """Return the number of registered slots; 0 while ZooKeeper is away."""

@@ -27,7 +27,7 @@ def run_in_own_cluster(run: Run, job: JobFile) -> int:
     with Signals(lambda: interrupt(run)), spark_may_end(lambda: run.has_begun):
         try:
             with Cluster.open(job.conf, say=run.console.say) as cluster:
-                status = run.on(cluster, lambda: check_spark(cluster), cluster.log_dir)
+                status = run.on(cluster, lambda: check_spark(cluster), cluster.log_dir if cluster.has_logs_here else None)
                 is_over = status in (OK, PARKED, DATA_LOST) and run.is_all_kept
                 is_last = is_over and not run.patiently(cluster.state.topology_ids)
         except StoppedError:

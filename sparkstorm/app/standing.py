@@ -81,7 +81,7 @@ def hold(conf: Conf, web_port: int | None = None) -> int:
         try:
             with Cluster.open(conf, say=console.say, is_shared=True) as cluster:
                 is_up.set()
-                for line in up_lines(conf, sum(cluster.slots_by_node().values()), cluster.log_dir):
+                for line in up_lines(conf, sum(cluster.slots_by_node().values()), cluster.logs_place):
                     console.say(line)
                 with _page(conf, web_port):
                     rest = _watch_until(stopping, cluster, console.say)
@@ -126,12 +126,12 @@ def _watch_until(stopping: threading.Event, cluster: Cluster, say: Callable[[str
     return f"; {others[0]} goes on with {left}" if others else f"; with the next start go on: {left}"
 
 
-def up_lines(conf: Conf, slots: int, log_dir: Path) -> list[str]:
+def up_lines(conf: Conf, slots: int, logs: str) -> list[str]:
     """Return the lines for the terminal of the cluster."""
     path = connection_path(conf).resolve()
     viewer = read_only_path(path)
     return [
-        f"the cluster is up: {counted(slots, 'slot')}; logs are in {log_dir}",
+        f"the cluster is up: {counted(slots, 'slot')}; logs are in {logs}",
         f"connection file: {path} (whoever has it commands the cluster)",
         f"for those who only look: {viewer if viewer.exists() else 'none (see sparkstorm.redis.viewer.user)'}",
         f"submit from any process:  export {VARIABLE}={path}",

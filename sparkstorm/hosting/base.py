@@ -41,9 +41,9 @@ class SlotSpec:
     A node has `slots_per_node` ports, or (0) as many as slots happen to land there: Spark places them, not we.
     The nodes of the driver with number n > 1 end in "@n": drivers that share a root have no node in common.
     A slot takes the first free (node, port), ports outermost, so that slots spread over the nodes. `local_dir` is made
-    on every host. A node made at `stop_path` in the state store ends every slot gently; with a number as its content, the slot
-    of that `number` if it has no worker. `hmac_key` is hexadecimal.
-    `entry` ("module:function", empty outside tests) replaces the worker's runtime.
+    on every host, as `log_dir` is; "~" is the home of the user there. A node made at `stop_path` in the state store ends every
+    slot gently; with a number as its content, the slot of that `number` if it has no worker. `hmac_key` is hexadecimal.
+    `entry` ("module:function", empty outside tests) replaces the worker's runtime. `racks` are those of hosts, as far as known.
     """
 
     zookeeper: StateAddress
@@ -60,6 +60,7 @@ class SlotSpec:
     number: int = 0
     driver_number: int = 1
     entry: str = ""
+    racks: Mapping[str, str] = field(default_factory=dict)
 
     def ports(self) -> range:
         """The ports that a node may have."""

@@ -30,6 +30,7 @@ from sparkstorm.errors import SlotsUnavailableError
 from sparkstorm.hosting.base import SlotSpec
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.names import file_name, node_of_driver
+from sparkstorm.model.status import JsonValue
 from sparkstorm.settings import NimbusSettings, SupervisorSettings
 from sparkstorm.supervisor.code_trials import CodeTrials
 from sparkstorm.supervisor.fork_server import ForkServer
@@ -55,6 +56,7 @@ def main(spec: SlotSpec, stopping: threading.Event | None = None, server: ForkSe
     `server` forks its worker processes; without one they are started by exec.
     """
     try:
+        spec = at_home(spec)
         place = wait_for_place(spec)
         with _logging_to(Path(spec.log_dir) / f"{file_name(f'slot-{place.slot.node}-{place.slot.port}')}.log"):
             try:
@@ -84,11 +86,27 @@ def main_by_ticket(ticket: Ticket) -> str:
     return main(spec, server=server)
 
 
+def at_home(spec: SlotSpec) -> SlotSpec:
+    """Return the spec with its folders below the home of the user here, where they begin with "~"."""
+    local_dir, log_dir = os.path.expanduser(spec.local_dir), os.path.expanduser(spec.log_dir)
+    return replace(spec, local_dir=local_dir, log_dir=log_dir)
+
+
+def meta_of(spec: SlotSpec, host: str) -> dict[str, JsonValue]:
+    """Return what a node says of itself to schedulers: its rack."""
+    return {"rack": spec.racks[host]} if host in spec.racks else {}
+
+
 def wait_for_place(spec: SlotSpec) -> Place:
     """Claim the first free (node, port) of this machine; SlotsUnavailableError when all stay taken."""
-    host = spec.host or socket.gethostname()
+    spec, host = at_home(spec), spec.host or socket.gethostname()
     for folder in (spec.local_dir, spec.log_dir):
-        Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise SlotsUnavailableError(
+                f"{host}: the folder {folder} cannot be made ({error.strerror}): name another one in sparkstorm.worker.local.dir"
+            ) from error
     names = [node_of_driver(node, spec.driver_number) for node in spec.nodes or (host,)]
     nodes = [NodeDir(Path(spec.local_dir), node) for node in names]
     deadline = time.monotonic() + PLACE_WAIT_MS / 1000
@@ -193,6 +211,7 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
         monitor_ms=settings.monitor_ms,
         worker_timeout_ms=settings.worker_timeout_ms,
         resources=settings.resources,
+        scheduler_meta=meta_of(spec, place.host),
     )
     log_of = lambda topology_id: Path(spec.log_dir) / worker_log_name(topology_id, place.slot)  # noqa: E731 - short, and used once
     logs = LogPublisher(place.slot, client_of(spec.redis, LOG_PATIENCE_S), log_of)

@@ -332,10 +332,10 @@ def test_a_cluster_with_servers_of_its_own_has_a_folder_of_its_own() -> None:
 
 def test_a_cluster_says_where_its_files_are_and_how_to_submit(tmp_path: Path) -> None:
     conf = merge({"storm.local.dir": str(tmp_path)})
-    said = "\n".join(up_lines(conf, 2, tmp_path / "logs"))
+    said = "\n".join(up_lines(conf, 2, f"{tmp_path}/logs"))
     assert "2 slots" in said and f"export SPARKSTORM_CLUSTER={tmp_path}/connection.json" in said and "none (see" in said
     (tmp_path / "connection-read-only.json").touch()
-    assert f"only look: {tmp_path}/connection-read-only.json" in "\n".join(up_lines(conf, 2, tmp_path))
+    assert f"only look: {tmp_path}/connection-read-only.json" in "\n".join(up_lines(conf, 2, "/logs"))
 
 
 def test_topologies_that_come_change_and_go_are_said_once() -> None:
