@@ -1,7 +1,7 @@
 """`make hosts`: a cluster over several hosts, harmed in every way that a network and its hosts know; a table of what came of it.
 
-`python -m tests.hosts [--starts N] [FAULT ...]`. Each fault meets a topology with a known answer of its own, which must be exact in
-the end. As root, on Linux.
+`python -m tests.hosts [--starts N | --verbs] [--firewall] [FAULT ...]`. Each fault meets a topology with a known answer of
+its own, which must be exact in the end. As root, on Linux.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.hosts.lab import Lab, now
+from tests.hosts.lab import SLOTS, Lab, now
 from tests.hosts.network import Host, why_not
 from tests.reaper import start_reaper
 from tests.waiting import wait_until
@@ -75,6 +75,41 @@ FAULTS = (
 )
 
 
+VERBS = tuple(
+    line.split()
+    for line in """
+list
+list --json
+hosts
+doctor
+doctor verbs
+status
+status verbs
+tasks verbs
+errors verbs
+failures verbs
+logs verbs
+tail verbs words -n 5
+monitor verbs -i 1 --lines 2
+dead-letters list
+log-level verbs root=DEBUG:60
+deactivate verbs
+activate verbs
+restart verbs
+rebalance verbs --workers 3 --wait 0 --yes
+hosts exclude w2
+hosts include w2
+savepoint verbs saved
+upgrade start verbs.yaml -c topology.upgrade.worker.num=1
+upgrade status verbs
+upgrade rollback verbs
+update verbs.yaml
+submit verbs.yaml --name later --from saved --detach
+kill later --wait 0
+""".strip().splitlines()
+)
+
+
 def _keeper_on(lab: Lab) -> None:
     lab.keepers[0].switch_on()
     lab.start_keeper(lab.keepers[0])
@@ -105,30 +140,67 @@ def harm(lab: Lab, fault: Fault, fault_s: float = FAULT_S, workers: int = 3) -> 
     return Outcome(counted, watch.longest_pause(at), watch.named_after(fault.subject, at) if fault.subject else None)
 
 
+def starts(lab: Lab, times: int) -> int:
+    """Start and end a leading and a spare driver; return how often their slots were not the same number on each host."""
+    bad = 0
+    print("| start | slots of one driver | with the spare driver's | load |", flush=True)
+    print("| --- | --- | --- | --- |", flush=True)
+    for number in range(1, times + 1):
+        drivers = [lab.cluster("d1")]
+        lab.share_connection("d1", ["d2"])
+        alone = list(lab.slots_by_host().values())
+        drivers.append(lab.cluster("d2"))
+        both = list(lab.slots_by_host().values())
+        hosts = len(lab.workers)
+        bad += (alone, both) != ([SLOTS] * hosts, [2 * SLOTS] * hosts)
+        load = os.getloadavg()[0]
+        print(f"| {number} | {', '.join(map(str, alone))} | {', '.join(map(str, both))} | {load:.0f} |", flush=True)
+        for driver in reversed(drivers):
+            driver.terminate()
+            driver.wait(120)
+    return bad
+
+
+def every_verb(lab: Lab) -> int:
+    """Try each verb that asks a cluster at the client's host, over a topology that runs; return how many fail."""
+    watch = lab.submit("verbs", RATE, 2)
+    lab.wait_for(watch, RATE)
+    bad = 0
+    for words in VERBS:
+        at = now()
+        done = lab.verb(*words)
+        bad += bool(done.returncode)
+        said = (done.stderr if done.returncode else done.stdout).strip().splitlines() or [""]
+        print(f"{now() - at:6.1f} s  {done.returncode}  sparkstorm {' '.join(words)}: {said[-1][:120]}", flush=True)
+    print(f"numbers counted: {lab.end('verbs', watch)}, all sums right", flush=True)
+    return bad
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the faults that are named, or all; the number of those that failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.hosts", description=__doc__)
     parser.add_argument("faults", nargs="*", metavar="FAULT", help="names of faults; all if none is given")
-    parser.add_argument(
-        "--starts", type=int, default=1, metavar="N", help="so many starts of the two drivers, whose slots are shown"
-    )
+    parser.add_argument("--starts", type=int, default=0, metavar="N", help="only start two drivers so often; show their slots")
+    parser.add_argument("--firewall", action="store_true", help="let only the ports of docs/operations.md through to each host")
+    parser.add_argument("--verbs", action="store_true", help="only try every verb at the client's host")
     options = parser.parse_args(arguments)
     start_reaper()  # when this process is killed, its hosts go
     if reason := why_not():
         print(f"no hosts can be made here: {reason}")
         return 1
     bad = 0
-    with tempfile.TemporaryDirectory(prefix="sparkstorm-hosts-") as folder, Lab(Path(folder)) as lab:
-        for number in range(options.starts):
-            first = lab.cluster("d1")
-            lab.share_connection("d1", ["d2"])
-            alone = lab.slots_by_host()
-            second = lab.cluster("d2")
-            print(f"start {number + 1}: slots {alone}; with a spare driver {lab.slots_by_host()}", flush=True)
-            if number + 1 < options.starts:
-                for driver in (second, first):
-                    driver.terminate()
-                    driver.wait(120)
+    with (
+        tempfile.TemporaryDirectory(prefix="sparkstorm-hosts-") as folder,
+        Lab(Path(folder), is_guarded=options.firewall) as lab,
+    ):
+        if options.starts:
+            return starts(lab, options.starts)
+        lab.cluster("d1")
+        lab.share_connection("d1", ["d2"])
+        lab.cluster("d2")
+        print(f"slots {lab.slots_by_host()}", flush=True)
+        if options.verbs:
+            return every_verb(lab)
         print("| fault, 25 s | counted | lost or doubled | pause (s) | named after (s) | load |", flush=True)
         print("| --- | --- | --- | --- | --- | --- |", flush=True)
         for fault in [each for each in FAULTS if not options.faults or each.name in options.faults]:

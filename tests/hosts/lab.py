@@ -26,6 +26,15 @@ from tests.hosts.network import Host, Network
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
+# Ports of each kind of host, all fixed (docs/operations.md); executors of two drivers on a host take two of the block managers'
+PORTS = {
+    "redis": (6379,),
+    "zk": (2181, 2888, 3888),
+    "head": (7077,),
+    "w": (7078, *range(7400, 7417)),
+    "d": (7300, *range(7301, 7318)),
+    "client": (),
+}
 SLOTS = 2  # of each driver on each worker host, all of whose cores they take: what is lost with a host has room only there
 _BIN = Path(sys.executable).parent
 _JAVA = (
@@ -71,6 +80,9 @@ spark.executor.extraJavaOptions {java}
 spark.driver.extraJavaOptions {java}
 spark.pyspark.python {python}
 spark.python.daemon.module sparkstorm.app.spark_daemon
+spark.driver.port 7300
+spark.driver.blockManager.port 7301
+spark.blockManager.port 7400
 """
 _JOB = """\
 name: {name}
@@ -134,7 +146,9 @@ class Watch:
 class Lab:
     """The hosts, with everything on them; `cluster` starts a driver, `submit` a topology with a known answer."""
 
-    def __init__(self, folder: Path, keepers: int = 3, workers: int = 3, drivers: int = 2) -> None:
+    def __init__(self, folder: Path, keepers: int = 3, workers: int = 3, drivers: int = 2, is_guarded: bool = False) -> None:
+        """Make the hosts; guarded ones are each behind a firewall that lets only the ports of docs/operations.md through."""
+        self._is_guarded = is_guarded
         self._folder, self._cores = folder, SLOTS * drivers
         self._closers = ExitStack()
         names: dict[str, list[str]] = {"redis": ["redis.example"], "head": []}
@@ -151,6 +165,8 @@ class Lab:
     def __enter__(self) -> Lab:
         self._closers.enter_context(self.network)
         try:
+            for host in self.hosts.values() if self._is_guarded else ():
+                self._guard(host)
             self.start_redis()
             for keeper in self.keepers:
                 self.start_keeper(keeper)
@@ -171,6 +187,9 @@ class Lab:
     def __exit__(self, *_: object) -> None:
         self._closers.close()
 
+    def _guard(self, host: Host) -> None:
+        host.guard(PORTS[host.name.rstrip("0123456789")])
+
     # -- servers -----------------------------------------------------------------------------------------------------
 
     def start_redis(self) -> None:
@@ -188,10 +207,11 @@ class Lab:
         keeper.start("keeper.log", [find_java(), "-Xmx96m", *_JAVA, "-cp", class_path(), main, "/srv/zoo.cfg"])
 
     def start_worker(self, worker: Host) -> None:
-        """Start Spark's worker on its host."""
-        self._start_spark(
-            worker, "worker.Worker", "--cores", str(self._cores), "--memory", "4g", "--work-dir", "/srv/work", "spark://head:7077"
-        )
+        """Start Spark's worker on its host, which may have been off."""
+        if self._is_guarded:
+            self._guard(worker)
+        size = ["--cores", str(self._cores), "--memory", "4g"]
+        self._start_spark(worker, "worker.Worker", "--port", "7078", *size, "--work-dir", "/srv/work", "spark://head:7077")
 
     def _start_spark(self, host: Host, main: str, *arguments: str) -> None:
         scala = next(self._spark_home.glob("jars/spark-core_*.jar")).name.split("_")[1].split("-")[0]

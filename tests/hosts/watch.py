@@ -20,10 +20,10 @@ EVERY_S = 0.25
 def main(name: str) -> None:
     """Look until it has drained."""
     with connect() as cluster:
-        handle = cluster.topology(name)
         while True:
             line: dict[str, Any] = {"at": time.time()}
             try:
+                handle = cluster.topology(name)  # an update gives it another id
                 found = status_of(handle)
                 line |= {"done": found["progress"]["acked"], "parked": found["progress"]["parked"], "problems": found["problems"]}
                 line["workers"] = {each["slot"]: each["state"] for each in found["workers"]}
