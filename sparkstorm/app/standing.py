@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from sparkstorm.config import Conf, load_conf, merge, parse_override
 from sparkstorm.embedded.connection import read_only_path
 from sparkstorm.embedded.stores import connection_path, not_configured
 from sparkstorm.errors import SparkStormError, StoreUnavailableError
+from sparkstorm.hosting.tied_child import tied
 from sparkstorm.model.names import counted
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.settings import DriverSettings
@@ -99,12 +99,8 @@ def _page(conf: Conf, port: int | None) -> Iterator[None]:
         yield
         return
     file = str(connection_path(conf).resolve())
-    child = subprocess.Popen([sys.executable, "-m", "sparkstorm.cli", "web", "--cluster", file, "--port", str(port)])
-    try:
+    with tied([sys.executable, "-m", "sparkstorm.cli", "web", "--cluster", file, "--port", str(port), "--until-input-ends"]):
         yield
-    finally:
-        child.terminate()
-        child.wait(10)
 
 
 def _watch_until(stopping: threading.Event, cluster: Cluster, say: Callable[[str], None]) -> str:

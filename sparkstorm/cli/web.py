@@ -7,6 +7,7 @@ from typing import Any
 
 from sparkstorm.cli.common import EXITS, OK
 from sparkstorm.errors import InvalidConfigError
+from sparkstorm.hosting.tied_child import end_with_input
 
 
 def add_verbs(verbs: Any) -> None:
@@ -19,6 +20,7 @@ def add_verbs(verbs: Any) -> None:
     verb.add_argument("--certificate", default="", metavar="FILE", help="TLS certificate, with its chain")
     verb.add_argument("--key", default="", metavar="FILE", help="key of the certificate")
     verb.add_argument("--behind-proxy", action="store_true", help="a reverse proxy on the same host or network does TLS")
+    verb.add_argument("--until-input-ends", action="store_true", help="also end when standard input does, as with its starter")
     verb.set_defaults(run=web)
 
 
@@ -29,6 +31,8 @@ def web(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise InvalidConfigError(f"the page needs two more packages ({error}): pip install 'sparkstorm[web]'") from error
 
+    if arguments.until_input_ends:
+        end_with_input()
     names = tuple(arguments.name)
     place = Place(arguments.address, arguments.port, names, arguments.certificate, arguments.key, arguments.behind_proxy)
     serve(arguments.cluster, place, lambda line: print(line, flush=True))
