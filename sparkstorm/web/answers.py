@@ -57,7 +57,7 @@ def reading(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
     """Return an endpoint for what only looks at the read model: it never waits for a store."""
 
     async def endpoint(request: Request) -> Response:
-        return _guarded(lambda: json_response(answer(request)))
+        return guarded(lambda: json_response(answer(request)))
 
     endpoint.__doc__ = answer.__doc__
     return endpoint
@@ -71,13 +71,14 @@ def acting(act: Act) -> Callable[[Request], Awaitable[Response]]:
             body = await _body(request)
         except HTTPException as error:
             return error_response(error.status_code, error.detail)
-        return await to_thread.run_sync(lambda: _guarded(lambda: json_response(act(request, body))))
+        return await to_thread.run_sync(lambda: guarded(lambda: json_response(act(request, body))))
 
     endpoint.__doc__ = act.__doc__
     return endpoint
 
 
-def _guarded(answer: Callable[[], Response]) -> Response:
+def guarded(answer: Callable[[], Response]) -> Response:
+    """Return the answer, or an error as one sentence."""
     try:
         return answer()
     except SparkStormError as error:

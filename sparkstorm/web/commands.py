@@ -1,67 +1,138 @@
-"""Changes that a web client asks for: requests to Nimbus, as the command line makes them."""
+"""Connections of the web server beside the sampler's, and the requests to Nimbus that are made by them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import ReadOnlyConnectionError
+from sparkstorm.client import ClusterClient
+from sparkstorm.errors import ReadOnlyConnectionError, StoreUnavailableError
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.requests import LogLevel, RebalancePlan, RequestKind
 from sparkstorm.model.status import RebalanceOptions
 from sparkstorm.nimbus.service import NimbusService
 
+Answer = TypeVar("Answer")
+_MOST_READING = 8
+_MOST_ACTING = 4
+_LONGEST_WAIT_S = 20.0
+
+
+class Connections:
+    """Connections to the cluster, opened when they are needed.
+
+    A connection's replies come in the order of its questions, so no two threads may ask by one: what is read on demand
+    shares one under a lock, and an action, which may wait for minutes, opens one for itself. Both are bounded, so that a
+    store which hangs takes neither all threads of the server nor all connections of the store.
+    """
+
+    def __init__(self, opened: Callable[[], ClusterClient]) -> None:
+        self._opened = opened
+        self._client: ClusterClient | None = None
+        self._lock = threading.Lock()
+        self._readers = threading.BoundedSemaphore(_MOST_READING)
+        self._actors = threading.BoundedSemaphore(_MOST_ACTING)
+
+    def read(self, ask: Callable[[ClusterClient], Answer]) -> Answer:
+        """Read on demand, one question after the other; StoreUnavailableError where too many wait already."""
+        if not self._readers.acquire(blocking=False):
+            raise StoreUnavailableError(f"{_MOST_READING} questions wait for the stores already: try again in a moment")
+        try:
+            if not self._lock.acquire(timeout=_LONGEST_WAIT_S):
+                raise StoreUnavailableError(f"the stores have not answered another question for {_LONGEST_WAIT_S:g} s")
+            try:
+                if self._client is None:
+                    self._client = self._opened()
+                return ask(self._client)
+            finally:
+                self._lock.release()
+        finally:
+            self._readers.release()
+
+    def act(self, ask: Callable[[ClusterClient], Answer]) -> Answer:
+        """Carry out a request by a connection of its own; StoreUnavailableError while too many are under way."""
+        if not self._actors.acquire(blocking=False):
+            raise StoreUnavailableError(f"{_MOST_ACTING} actions are under way already: wait for one of them")
+        try:
+            with self._opened() as client:
+                return ask(client)
+        finally:
+            self._actors.release()
+
+    def close(self) -> None:
+        """End the connection for what is read on demand."""
+        if self._client is not None:
+            self._client.close()
+
 
 class Commands:
-    """Commands over Nimbus's service; each raises ReadOnlyConnectionError with a connection that may only read.
+    """Commands of REST clients; each raises ReadOnlyConnectionError with a connection that may only read.
 
     Topologies are named by name and id, so that a command never meets a later run of the same name.
     """
 
-    def __init__(self, service: NimbusService, state: StormState, is_read_only: bool = False) -> None:
-        self._service, self._state, self.is_read_only = service, state, is_read_only
+    def __init__(self, connections: Connections, is_read_only: bool = False) -> None:
+        self._at, self.is_read_only = connections, is_read_only
 
-    def _writer(self) -> NimbusService:
+    def _write(self, ask: Callable[[NimbusService], Answer]) -> Answer:
         if self.is_read_only:
             raise ReadOnlyConnectionError(
                 "this server may only read: start it with the cluster's connection.json to change something"
             )
-        return self._service
+        return self._at.act(lambda client: ask(client.service))
 
     def activate(self, name: str, topology_id: str) -> None:
         """Let spouts emit."""
-        self._writer().activate(name, topology_id)
+        self._write(lambda service: service.activate(name, topology_id))
 
     def deactivate(self, name: str, topology_id: str) -> None:
         """Let spouts rest."""
-        self._writer().deactivate(name, topology_id)
+        self._write(lambda service: service.deactivate(name, topology_id))
 
     def kill(self, name: str, topology_id: str, wait_secs: float | None) -> None:
         """Begin to end it; returns when Nimbus has taken the request, its wait goes on."""
-        self._writer().kill(name, wait_secs, topology_id)
+        self._write(lambda service: service.kill(name, wait_secs, topology_id))
 
     def rebalance(self, name: str, topology_id: str, options: RebalanceOptions, wait_secs: float | None) -> None:
         """Ask for a rebalance; its options are checked here, and its wait and change go on without the caller."""
-        service = self._writer()
-        service.begin(service.rebalance_request(name, options, wait_secs, topology_id=topology_id))
+
+        def begin(service: NimbusService) -> None:
+            service.begin(service.rebalance_request(name, options, wait_secs, topology_id=topology_id))
+
+        self._write(begin)
 
     def plan_rebalance(self, name: str, topology_id: str, options: RebalanceOptions) -> RebalancePlan:
         """Return what a rebalance would do."""
-        return self._writer().plan_rebalance(name, options, topology_id)
+        return self._write(lambda service: service.plan_rebalance(name, options, topology_id))
 
     def restart(self, name: str, topology_id: str, slot: WorkerSlot | None) -> None:
         """Restart one worker, or all."""
-        self._writer().restart_worker(name, slot, topology_id)
+        self._write(lambda service: service.restart_worker(name, slot, topology_id))
 
     def set_log_levels(self, name: str, topology_id: str, levels: Mapping[str, LogLevel]) -> None:
         """Set levels by logger ("" is the root logger); a level "" resets its logger."""
-        self._writer().set_log_level(name, levels, topology_id)
+        self._write(lambda service: service.set_log_level(name, levels, topology_id))
 
     def log_levels(self, topology_id: str) -> Mapping[str, LogLevel]:
         """Return the levels that were set."""
-        found = self._state.read_log_config(topology_id)
+        found = self._at.read(lambda client: client.state.read_log_config(topology_id))
         return {} if found is None else found.levels
 
     def mark_host(self, kind: RequestKind, host: str, reason: str = "") -> None:
         """Drain, exclude or include a host."""
-        self._writer().mark_host(kind, host, reason)
+        self._write(lambda service: service.mark_host(kind, host, reason))
+
+    def log_slots(self, topology_id: str) -> list[str]:
+        """Return the slots ("node:port") whose logs are kept, also of workers that are gone."""
+        self._require_logs()
+        return self._at.read(lambda client: client.topology(topology_id).log_slots())
+
+    def log(self, topology_id: str, slot: str) -> bytes:
+        """Return what is kept of a worker's log."""
+        self._require_logs()
+        return self._at.read(lambda client: b"".join(data for _, data in client.topology(topology_id).log(slot)))
+
+    def _require_logs(self) -> None:
+        if self.is_read_only:
+            raise ReadOnlyConnectionError("logs may hold secrets, and this server was started with a read-only connection file")

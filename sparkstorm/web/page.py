@@ -7,7 +7,6 @@ import io
 import json
 import re
 import tempfile
-import threading
 import zipfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -30,6 +29,7 @@ from sparkstorm.model.names import file_name
 from sparkstorm.recording.capsule_files import ENDING, write_capsule
 from sparkstorm.recording.capsule_tests import name_of_test, text_of_test
 from sparkstorm.web import actions
+from sparkstorm.web.commands import Connections
 from sparkstorm.web.live import cluster_record, delta, topology_record
 from sparkstorm.web.security import Access
 
@@ -40,46 +40,19 @@ _MOST_LETTERS = 100
 _BEAT_S = 4.0  # a line of comment this often: the page greys itself after 5 s without any
 
 
-Opened = Callable[[], ClusterClient]
-"""Opens a connection to the cluster."""
-
-
 class Page:
-    """Handlers over one read model and, for what only the stores can say, connections of their own.
+    """Handlers over one read model and, for what only the stores can say, connections beside the sampler's."""
 
-    A connection's replies come in the order of its questions, so no two threads may ask by one: the sampler has its own,
-    what is read on demand shares one under a lock, and an action, which may wait for minutes, opens one for itself.
-    """
-
-    def __init__(self, model: ReadModel, access: Access, opened: Opened, name: str) -> None:
-        self._model, self._access, self._opened, self._name = model, access, opened, name
-        self._reading = threading.Lock()
-        self._client: ClusterClient | None = None
-
-    def close(self) -> None:
-        """End the connection for what is read on demand."""
-        if self._client is not None:
-            self._client.close()
+    def __init__(self, model: ReadModel, access: Access, connections: Connections, name: str) -> None:
+        self._model, self._access, self._at, self._name = model, access, connections, name
 
     async def _read(self, read: Callable[[ClusterClient], Any]) -> Any:
-        """Read on demand, one question after the other."""
-
-        def locked() -> Any:
-            with self._reading:
-                if self._client is None:
-                    self._client = self._opened()
-                return read(self._client)
-
-        return await run_in_threadpool(locked)
+        """Read on demand."""
+        return await run_in_threadpool(self._at.read, read)
 
     async def _ask(self, ask: Callable[[ClusterClient], Any]) -> Any:
-        """Carry out a request by a connection of its own."""
-
-        def alone() -> Any:
-            with self._opened() as client:
-                return ask(client)
-
-        return await run_in_threadpool(alone)
+        """Carry out a request."""
+        return await run_in_threadpool(self._at.act, ask)
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""

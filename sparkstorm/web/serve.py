@@ -15,7 +15,7 @@ from sparkstorm.client import connect
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.insight.sampler import IDLE_PERIOD_MS, PERIOD_MS, Sampler
 from sparkstorm.web.app import make_app
-from sparkstorm.web.commands import Commands
+from sparkstorm.web.commands import Commands, Connections
 from sparkstorm.web.metrics import metrics_routes
 from sparkstorm.web.page import Page
 from sparkstorm.web.rest import rest_routes
@@ -86,8 +86,9 @@ def serve(cluster: str | None, place: Place, say: Callable[[str], None]) -> None
         is_tls = bool(place.certificate) or place.is_behind_proxy
         access = Access(hosts, "https" if is_tls else "http", client.is_read_only)
         name = os.path.basename(os.path.dirname(os.path.abspath(cluster))) if cluster else "cluster"
-        page = Page(sampler, access, lambda: connect(cluster), name)
-        commands = Commands(client.service, client.state, client.is_read_only)
+        connections = Connections(lambda: connect(cluster))
+        page = Page(sampler, access, connections, name)
+        commands = Commands(connections, client.is_read_only)
         rest = rest_routes(sampler, commands, client.conf.without_secrets())
         app = make_app([*rest, *metrics_routes(sampler), *page.routes()], access)
         options: dict[str, Any] = {"ssl_certfile": place.certificate, "ssl_keyfile": place.key} if place.certificate else {}
@@ -116,7 +117,7 @@ def serve(cluster: str | None, place: Place, say: Callable[[str], None]) -> None
                 server.run()
         finally:
             thread.stop()
-            page.close()
+            connections.close()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote_plus
@@ -9,6 +10,7 @@ from urllib.parse import quote_plus
 from sparkstorm.insight.records import ComponentView, TaskView, TopologyView, Window
 from sparkstorm.web.storm_answers import ERROR_CHARS, WINDOWS, error_fields, log_link, number, pretty, process, shown, window_hint
 
+_LAG = re.compile(r"lag\.(.+)/([0-9]+)\.(position|head)")
 _GROUPINGS = {"local_or_shuffle": "localOrShuffle", "custom": "customObject", "global": "fields"}
 TaskWindow = Callable[[int, str], Window]
 """Gives a window of a task by its name."""
@@ -175,6 +177,26 @@ def visualization(view: TopologyView, window: str, is_sys: bool) -> dict[str, An
                 if is_sys or not one.component.startswith("__")
             ],
         }
+    return found
+
+
+def lag(view: TopologyView) -> dict[str, Any]:
+    """GET /topology/{id}/lag: spouts that read Kafka, by the gauges that they keep; a spout without them is left out."""
+    found: dict[str, Any] = {}
+    ends: dict[tuple[str, str, str], dict[str, int]] = {}
+    for metric in view.user_metrics:
+        match = _LAG.fullmatch(metric.name)
+        if match and metric.kind == "gauge" and view.components[metric.component].kind == "spout":
+            topic, partition, what = match.groups()
+            ends.setdefault((metric.component, topic, partition), {})[what] = int(metric.value)
+    for (spout, topic, partition), both in ends.items():
+        if both.keys() == {"position", "head"}:
+            row = found.setdefault(spout, {"spoutId": spout, "spoutType": "KAFKA", "spoutLagResult": {}})
+            row["spoutLagResult"].setdefault(topic, {})[partition] = {
+                "logHeadOffset": both["head"],
+                "consumerCommittedOffset": both["position"],
+                "lag": max(0, both["head"] - both["position"]),
+            }
     return found
 
 

@@ -18,6 +18,7 @@ from sparkstorm.web import storm_answers as answers
 from sparkstorm.web import storm_components as components
 from sparkstorm.web.answers import acting, checked, path_name, reading, seconds
 from sparkstorm.web.commands import Commands
+from sparkstorm.web.logviewer import log_routes
 
 BASE = "/api/v1"
 _ROOT = "ROOT"
@@ -55,7 +56,8 @@ def storm_routes(model: ReadModel, commands: Commands, conf: Mapping[str, Any] |
     }
     found = [Route(BASE + path, reading(answer), methods=["GET"]) for path, answer in looks.items()]
     found.append(Route(f"{BASE}/topology/{{id}}/logconfig", acting(at.log_config), methods=["GET"]))
-    return found + [Route(BASE + path, acting(act), methods=["POST"]) for path, act in acts.items()]
+    found += [Route(BASE + path, acting(act), methods=["POST"]) for path, act in acts.items()]
+    return found + log_routes(model, commands, BASE)
 
 
 class _Storm:
@@ -99,9 +101,8 @@ class _Storm:
         )
 
     def lag(self, request: Request) -> Any:
-        """Answer as a Storm whose lag monitoring is off; an unknown topology is still an error."""
-        self.view(request)
-        return {}
+        """Answer with the spouts whose source tells how far its head is."""
+        return components.lag(self.view(request))
 
     def workers(self, request: Request) -> Any:
         workers = self.view(request).workers.values()

@@ -4,18 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import cast
 
 from starlette.testclient import TestClient
 
+from sparkstorm.client import ClusterClient
+from sparkstorm.config import merge
+from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.testing import LocalCluster
+from sparkstorm.testing.local_topology import MomentReader
+from sparkstorm.transport.local import LocalStore
+from sparkstorm.transport.reader import RedisReader
 from sparkstorm.web.app import make_app
-from sparkstorm.web.commands import Commands
+from sparkstorm.web.commands import Commands, Connections
 from sparkstorm.web.metrics import metrics_routes
 from sparkstorm.web.rest import rest_routes
 from sparkstorm.web.security import Access, local_hosts
 from tests.insight.watched import Watched, watched
 
 HOME = "http://127.0.0.1:8080"
+
+
+class SimulatedReader(MomentReader):
+    """A reader of a simulated store; simulated workers print nothing, so logs are given by slot."""
+
+    def __init__(self, store: LocalStore, logs: dict[str, bytes]) -> None:
+        super().__init__(store)
+        self._logs = logs
+
+    def log_slots(self) -> list[str]:
+        return sorted(self._logs)
+
+    def log(self, slot: str, after: str = "0") -> list[tuple[str, bytes]]:
+        data = self._logs.get(slot, b"")
+        parts = [(f"{at + 1}-0", data[at : at + 50]) for at in range(0, len(data), 50)]
+        return [part for part in parts if int(part[0].partition("-")[0]) > int(after.partition("-")[0])]
+
+    def close(self) -> None:
+        return
+
+
+class SimulatedClient(ClusterClient):
+    """A client of a simulated cluster."""
+
+    def __init__(self, cluster: LocalCluster, logs: dict[str, bytes]) -> None:
+        super().__init__(cluster.storm_state, RedisAddress("127.0.0.1", 1), cluster.service, merge(cluster.slot_conf))
+        self._data, self._logs = cluster.data_plane, logs
+
+    def reader(self, topology_id: str) -> RedisReader:
+        return cast(RedisReader, SimulatedReader(self._data.of(topology_id).store, self._logs))
 
 
 @dataclass
@@ -25,15 +63,21 @@ class Served:
     run: Watched
     client: TestClient
     id: str
+    logs: dict[str, bytes] = field(default_factory=dict)
+    routes: list[tuple[str, str]] = field(default_factory=list)  # of REST: method and path
 
 
 @contextmanager
 def served(is_read_only: bool = False) -> Iterator[Served]:
     """Run a word count and serve it; commands are carried out while the client waits."""
     with watched() as run:
-        commands = Commands(run.cluster.service, run.cluster.storm_state, is_read_only)
-        routes = [*rest_routes(run.sampler, commands, {"ui.port": 8080}), *metrics_routes(run.sampler)]
+        logs: dict[str, bytes] = {}
+        connections = Connections(lambda: SimulatedClient(run.cluster, logs))
+        commands = Commands(connections, is_read_only)
+        rest = rest_routes(run.sampler, commands, {"ui.port": 8080})
+        routes = [*rest, *metrics_routes(run.sampler)]
+        methods = [("POST" if "POST" in (each.methods or ()) else "GET", each.path) for each in rest]
         access = Access(local_hosts(8080), is_read_only=is_read_only)
         app, headers = make_app(routes, access), {"Authorization": f"Bearer {access.token}"}
         with TestClient(app, HOME, raise_server_exceptions=False, headers=headers) as client:
-            yield Served(run, client, run.cluster.topology("words").id)
+            yield Served(run, client, run.cluster.topology("words").id, logs, methods)

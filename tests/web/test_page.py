@@ -19,6 +19,7 @@ from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.insight.records import to_json
 from sparkstorm.web import actions
 from sparkstorm.web.app import make_app
+from sparkstorm.web.commands import Connections
 from sparkstorm.web.live import delta, topology_record
 from sparkstorm.web.page import STATIC, Page
 from sparkstorm.web.picture import TALL, WIDE, graph
@@ -47,7 +48,7 @@ def page(is_read_only: bool = False) -> Iterator[tuple[TestClient, Watched, Page
     with watched() as run:
         run.feed(20)
         access = Access(local_hosts(8080), is_read_only=is_read_only)
-        made = Page(run.sampler, access, nowhere, "test")
+        made = Page(run.sampler, access, Connections(nowhere), "test")
         client = TestClient(make_app(made.routes(), access), base_url=HOME)
         client.headers.update({"authorization": f"Bearer {access.token}"})
         yield client, run, made
@@ -145,7 +146,7 @@ def test_stores_that_are_away_leave_the_page_answering() -> None:
 def test_a_body_that_is_no_object_is_refused() -> None:
     with watched() as run:
         access = Access(local_hosts(8080))
-        app = make_app(Page(run.sampler, access, nowhere, "test").routes(), access)
+        app = make_app(Page(run.sampler, access, Connections(nowhere), "test").routes(), access)
         client = TestClient(app, base_url=HOME, headers={"authorization": f"Bearer {access.token}"})
         for body in (b"", b"[]", b"{", b"[" * 100_000):
             assert client.post("/page/plan/kill", content=body).status_code == 400
