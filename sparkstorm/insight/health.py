@@ -18,6 +18,9 @@ from sparkstorm.worker.progress import Progress, TaskCounts, merge, percentile_m
 _SLOW = 0.8  # busy share; at 0.4 a task that keeps up would be called slow, at 1.0 hardly any ever would
 _HELD = 0.1  # paused share; half of it is the noise of a pause between two commits
 _FAULTY = 0.01  # failed or late inputs per executed one
+_BEHIND_S = 30  # seconds of work: a minute's burst of a source is no fault, and who waits longer wants to know
+_MANY = 1_000  # open trees: fewer are few epochs
+_LEAST_S = 5  # over which a rate is one
 _SKEW = 1.5  # times the mean of its component; at 2 no component of two tasks could have one, at 1.2 chance would
 
 
@@ -28,6 +31,7 @@ class Fault(StrEnum):
     FAILING = "failing"
     SLOW = "slow"
     SKEWED = "skewed"
+    BEHIND = "behind"
     LATE = "late"
     HELD_BACK = "held back"
 
@@ -100,7 +104,7 @@ def examine(
     grown = {bucket: count - buckets.get(bucket, 0) for bucket, count in merged.latency_buckets.items()}
     p99_ms = percentile_ms({bucket: count for bucket, count in grown.items() if count > 0}, 0.99)
     edges = audit(merged, after.backlog_by_task)
-    at_fault = culprits(found, edges)
+    at_fault = culprits(found, edges, behind(before, after))
     if not at_fault and given_workers < (wanted_workers or 0):
         text = f"{name} does not run well: it has {given_workers} of the {wanted_workers} workers that it wants"
     elif not at_fault and problems:
@@ -151,12 +155,34 @@ def _load(task: int, slot: str, old: TaskCounts, new: TaskCounts, elapsed_ms: in
     )
 
 
-def culprits(of: Iterable[TaskLoad], edges: Iterable[EdgeAudit] = ()) -> tuple[Culprit, ...]:
+def behind(before: Look, after: Look) -> list[Culprit]:
+    """Return the spouts whose open trees are work for long at the present rate, and do not get fewer."""
+    times = [each.now_ms - before.progress[slot].now_ms for slot, each in after.progress.items() if slot in before.progress]
+    seconds = max(times, default=0) / 1000
+    if seconds < _LEAST_S:
+        return []
+    sums: dict[str, list[int]] = {}  # open now, open before, ended meanwhile
+    for sign, look in ((1, after), (-1, before)):
+        for counts in merge(look.progress.values()).counts_by_task.values():
+            of = sums.setdefault(counts.component, [0, 0, 0])
+            of[0 if sign > 0 else 1] += counts.pending
+            of[2] += sign * (counts.acked + counts.failed)
+    found = []
+    for component, (now, then, ended) in sorted(sums.items()):
+        per_s = ended / seconds
+        if now >= _MANY and now > _BEHIND_S * per_s and now > 0.9 * then:
+            long = f"{now / per_s:,.0f} s of work at the present rate" if ended else "and none ends"
+            found.append(Culprit(Fault.BEHIND, component, f"{component} has {now:,} open trees, {long}"))
+    return found
+
+
+def culprits(of: Iterable[TaskLoad], edges: Iterable[EdgeAudit] = (), also: Iterable[Culprit] = ()) -> tuple[Culprit, ...]:
     """Return the components at fault, the gravest first, of equal ones the busiest."""
     by_component: dict[str, list[TaskLoad]] = {}
     for load in of:
         by_component.setdefault(load.component, []).append(load)
-    found = [
+    found = [*also]
+    found += [
         Culprit(Fault.LEAKING, edge.receiver, f"{edge.sender}/{edge.stream} to {edge.receiver}: {edge.fault}")
         for edge in edges
         if edge.fault

@@ -42,6 +42,25 @@ def test_a_topology_that_is_well_keeps_up() -> None:
 
 
 @pytest.mark.parametrize(
+    ("open_before", "open_now", "acked", "words"),
+    [
+        (400_000, 423_000, 10_000, "lines has 423,000 open trees, 423 s of work at the present rate"),
+        (423_000, 423_000, 0, "lines has 423,000 open trees, and none ends"),
+        (423_000, 300_000, 10_000, ""),  # it catches up
+        (20_000, 25_000, 10_000, ""),  # 25 s
+        (900, 999, 1, ""),
+    ],
+)
+def test_open_trees_that_are_work_for_long_do_not_keep_up(open_before: int, open_now: int, acked: int, words: str) -> None:
+    before, after = record(1_000), record(11_000)
+    before.counts_by_task[1].pending, after.counts_by_task[1].pending = open_before, open_now
+    after.counts_by_task[1].acked = acked
+    found = examine("words", Look({"node-1:6700": before}, {}), Look({"node-1:6700": after}, {}))
+    assert [each.sentence for each in found.culprits] == [words][: bool(words)]
+    assert found.sentence.startswith(f"words does not run well: {words}" if words else "words keeps up")
+
+
+@pytest.mark.parametrize(
     ("planted", "named"),
     [
         ({"count_2": {"busy_us": 900}}, [(Fault.SLOW, "count")]),
@@ -117,7 +136,7 @@ def test_a_health_record_is_of_the_time_between_its_looks() -> None:
 @pytest.mark.parametrize("fault", Fault)
 def test_faults_that_cost_tuples_are_not_well_and_those_that_limit_the_rate_are(fault: Fault) -> None:
     found = replace(examine("words", look(1000), look(3000), 1, 1), culprits=(Culprit(fault, "count", "count is so"),))
-    assert found.is_well is (fault in {Fault.SLOW, Fault.SKEWED, Fault.HELD_BACK})
+    assert found.is_well is (fault in {Fault.SLOW, Fault.SKEWED, Fault.BEHIND, Fault.HELD_BACK})
 
 
 @pytest.mark.parametrize(
