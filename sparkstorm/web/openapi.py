@@ -48,11 +48,19 @@ def schema_of(hint: Any, known: dict[str, Any]) -> dict[str, Any]:
     raise TypeError(f"no schema for {hint}")
 
 
-def openapi(routes: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
-    """Return the description of routes: path -> (summary, type of the answer), all of them GET."""
+_QUERIES: Mapping[str, dict[str, Any]] = {
+    "at": {"type": "integer", "minimum": 0, "maximum": 10**15 - 1, "description": "a moment of the last 24 hours, in milliseconds"},
+    "window": {"enum": [*records.WINDOWS_S]},
+    "component": {"type": "string"},
+}
+"""Schemas of what may be asked behind a path."""
+
+
+def openapi(routes: Mapping[str, tuple[str, Any, tuple[str, ...]]]) -> dict[str, Any]:
+    """Return the description of routes: path -> (summary, type of the answer, names of its queries), all of them GET."""
     known: dict[str, Any] = {"Error": ERROR}
     paths = {}
-    for path, (summary, hint) in routes.items():
+    for path, (summary, hint, queries) in routes.items():
         names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
         failed = {
             "description": "refused or failed",
@@ -62,7 +70,10 @@ def openapi(routes: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
         paths[path] = {
             "get": {
                 "summary": summary,
-                "parameters": [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names],
+                "parameters": [
+                    *({"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names),
+                    *({"name": name, "in": "query", "schema": _QUERIES[name]} for name in queries),
+                ],
                 "responses": {"200": done, "default": failed},
             }
         }

@@ -23,15 +23,15 @@ from sparkstorm.web.storm_rest import rebalance_options, storm_routes
 BASE = "/api/sparkstorm/v1"
 MOST_STREAMS = 100
 _HOST_VERBS = {"drain": RequestKind.DRAIN_HOST, "exclude": RequestKind.EXCLUDE_HOST, "include": RequestKind.INCLUDE_HOST}
-DESCRIBED: Mapping[str, tuple[str, Any]] = {
-    f"{BASE}/cluster": ("the cluster", ClusterView),
-    f"{BASE}/moments": ("times for which the past is kept", dict[str, list[int]]),
-    f"{BASE}/topology/{{name}}": ("one topology, by name or id", TopologyView),
-    f"{BASE}/topology/{{name}}/component/{{component}}": ("one component", ComponentView),
-    f"{BASE}/topology/{{name}}/task/{{task}}": ("windows of one task", dict[str, Window]),
-    f"{BASE}/topology/{{name}}/series": ("time series of a topology or, with component=, of one", dict[str, list[float | None]]),
+DESCRIBED: Mapping[str, tuple[str, Any, tuple[str, ...]]] = {
+    f"{BASE}/cluster": ("the cluster", ClusterView, ("at",)),
+    f"{BASE}/moments": ("times for which the past is kept", dict[str, list[int]], ()),
+    f"{BASE}/topology/{{name}}": ("one topology, by name or id", TopologyView, ("at",)),
+    f"{BASE}/topology/{{name}}/component/{{component}}": ("one component", ComponentView, ("at",)),
+    f"{BASE}/topology/{{name}}/task/{{task}}": ("windows of one task", dict[str, Window], ("at",)),
+    f"{BASE}/topology/{{name}}/series": ("time series", dict[str, list[float | None]], ("window", "component")),
 }
-"""Routes that return records, with their types: the source of /api/openapi.json."""
+"""Routes that return records, with their types and queries: the source of /api/openapi.json."""
 
 
 def rest_routes(model: ReadModel, commands: Commands, conf: Mapping[str, Any] | None = None) -> list[Route]:
