@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sparkstorm.api.metrics import Counter, Gauge, Histogram, Meter, TaskMetrics
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.settings import FileSettings
 
@@ -39,6 +40,7 @@ class TopologyContext:
     column_streams: frozenset[str] = frozenset()
     incarnation: str = ""
     name_effect: Callable[[], str] | None = field(default=None, repr=False, compare=False)
+    metrics: TaskMetrics = field(default_factory=TaskMetrics, repr=False, compare=False)
 
     def component_tasks(self, component: str) -> list[int]:
         """Return the task ids of a component, sorted."""
@@ -72,6 +74,47 @@ class TopologyContext:
         Use it for writes that must not be repeated: `key = context.effect_key() or uuid4().hex`.
         """
         return None if self.name_effect is None else self.name_effect()
+
+    def counter(self, name: str) -> Counter:
+        """Return a counter that rides in the commit: exact after crashes; what a failed call has counted is undone with it."""
+        return self.metrics.counter(name)
+
+    def gauge(self, name: str) -> Gauge:
+        """Return a gauge: the value that was set last, as of the last commit."""
+        return self.metrics.gauge(name)
+
+    def histogram(self, name: str) -> Histogram:
+        """Return a histogram of values that rides in the commit, as a counter does."""
+        return self.metrics.histogram(name)
+
+    def register_counter(self, name: str) -> Counter:
+        """Return a counter; Storm's name."""
+        return self.metrics.counter(name)
+
+    def register_meter(self, name: str) -> Meter:
+        """Return a meter (`mark`): a counter whose rate is taken by those who read it; Storm's name."""
+        return self.metrics.meter(name)
+
+    def register_histogram(self, name: str) -> Histogram:
+        """Return a histogram; Storm's name."""
+        return self.metrics.histogram(name)
+
+    def register_timer(self, name: str) -> Histogram:
+        """Return a histogram for times, in seconds; Storm's name."""
+        return self.metrics.histogram(name)
+
+    def register_gauge(self, name: str, function: Callable[[], float]) -> Callable[[], float]:
+        """Have a function asked for a gauge's value once a second, by the worker's loop; return it. Storm's name."""
+        self.metrics.sample_by(name, function)
+        return function
+
+    def register_metric(self, name: str, metric: Any, time_bucket_secs: float) -> Any:
+        """Have a metric of Storm's first kind (`get_value_and_reset`) asked once in a period; return it.
+
+        Its answer, a number or numbers by name, is shown as gauges.
+        """
+        self.metrics.sample_by(name, metric.get_value_and_reset, round(1000 * time_bucket_secs))
+        return metric
 
     def shared(self, name: str, make: Callable[[], Any]) -> Any:
         """Return a resource that is made once per worker (a client, a model) and shared by its tasks."""

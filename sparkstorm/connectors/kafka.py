@@ -21,6 +21,7 @@ from sparkstorm.model.values.column_types import parse_columns
 _ROWS_PER_CALL = 500
 _BATCH_ROWS = 4_096
 _MOST_WAITING = 50_000  # of a partition whose records are ahead of others'
+_MOST_LAGS = 24  # partitions of a task with gauges of their own: every commit has them
 _LOOK_MS = 30_000  # for partitions that were added
 _SIMPLE = frozenset(
     {"tinyint", "smallint", "int", "bigint", "double", "boolean", "string"}
@@ -108,6 +109,23 @@ class KafkaSource(ReplayableSpout):
         self._paused: set[str] = set()
         self._places: dict[tuple[str, int], str] = {}
         self._look_ms = 0
+        context.metrics.sample_by("lag", self._lag)
+
+    def _lag(self) -> dict[str, int]:
+        """Return position and head of each partition, for gauges `lag.TOPIC/PARTITION.position` and `.head`; of many, one sum."""
+        from confluent_kafka import KafkaException
+
+        found = {}
+        for place in sorted(self._assigned & self._next.keys()):
+            with suppress(KafkaException):
+                _, head = self._consumer.get_watermark_offsets(_partition(place), cached=True)
+                if head >= 0:  # it has been told
+                    found[place] = (self._next[place], head)
+        if len(found) > _MOST_LAGS:
+            return {"records": sum(max(0, head - position) for position, head in found.values())}
+        return {
+            f"{place}.{what}": each for place, pair in found.items() for what, each in zip(("position", "head"), pair, strict=True)
+        }
 
     def next_tuple(self) -> None:
         """Emit what has come, in the order of event time."""

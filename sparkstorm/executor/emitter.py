@@ -25,6 +25,7 @@ from sparkstorm.model.compiled import core
 from sparkstorm.model.topology import BAD_STREAM, DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.model.tuples import Roots, Source
 from sparkstorm.model.values.codec import SCALARS, Codec
+from sparkstorm.model.values.metric_values import MetricValue
 
 MAX_ROWS_PER_TUPLE = 1_000_000  # in strict mode, where the culprit can be named; beyond it a commit would block the store
 _SAMPLE = 16
@@ -123,7 +124,19 @@ class Route:
 class Emitter:
     """A task's output streams; `roots` is what new rows descend from."""
 
-    __slots__ = ("renewed", "routes", "log", "unread", "roots", "is_strict", "component", "spreads", "timed_outputs")
+    __slots__ = (
+        "renewed",
+        "routes",
+        "log",
+        "unread",
+        "roots",
+        "is_strict",
+        "component",
+        "spreads",
+        "timed_outputs",
+        "changes",
+        "changed",
+    )
     takes_pieces = True  # False where something has to see every emitted row
     roots_slot = "roots"  # where the compiled core reads them
 
@@ -134,6 +147,9 @@ class Emitter:
         self.unread: Rows = []  # rows of streams without subscribers, so that `log` has a list for every row
         # place in log, what to add to its length for (emitted, transferred), and how many rows of these are of the stream `bad`
         self.spreads: list[tuple[int, int, int, int]] = []
+        # changes of user metrics: each has its place in `log` too, so that a failed call takes them back as it does rows
+        self.changes: list[tuple[MetricValue, float]] = []
+        self.changed = 0  # changes that were made final
         self.roots: Roots = 0
         self.renewed: list[Roots] = []  # of inputs whose time-out a bolt has reset
         self.timed_outputs: Sequence[OutputClock] = ()  # ways to subscribers that are told about time
@@ -191,6 +207,17 @@ class Emitter:
             target.append((piece, self.roots, route.source))
             self.log.append(target)
 
+    def note(self, value: MetricValue, amount: float) -> None:
+        """Change a metric of user code, once what the call emits is final."""
+        self.spreads.append((len(self.log), -1, -1, 0))
+        self.changes.append((value, amount))
+        self.log.append(self.changes)
+
+    @property
+    def emitted(self) -> int:
+        """Return how many rows, or pieces of batches, `log` has."""
+        return len(self.log) - len(self.changes)
+
     def check(self, values: Any, stream: str, task: int | None) -> tuple[Any, ...]:
         """Values as emit (task None) or emit_direct would send them, or the error that it would raise; changes nothing."""
         route = self.routes.get(stream)
@@ -210,6 +237,11 @@ class Emitter:
             emitted += more_emitted
             transferred += more_transferred
             bad += more_bad
+        if self.changes:
+            for value, amount in self.changes:
+                value.add(amount)
+            self.changed += len(self.changes)
+            self.changes.clear()
         self.log.clear()
         self.unread.clear()
         self.spreads.clear()

@@ -16,6 +16,7 @@ from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of, raise_out_of_memory
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.values.metric_values import MetricValue
 
 Changes = tuple[list[list[Any]], list[Any]]
 Calls = Sequence[tuple[str, tuple[Any, ...]]]
@@ -157,6 +158,10 @@ class ManualRunner:
     def report_error(self, error: BaseException | str | Failure) -> None:
         """Record an error without failing anything."""
         self._report(report_of(error, self._emitter.component, self._task))
+
+    def count(self, value: MetricValue, amount: float) -> None:
+        """Change a metric of user code, as a blocking bolt's thread has asked for it."""
+        self._emitter.note(value, amount)
 
     def check(self, values: Any, stream: str, task: int | None = None) -> tuple[Any, ...]:
         """Check values in the emitting thread, so that an error names its line; return them as the loop takes them."""

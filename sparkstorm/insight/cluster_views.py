@@ -19,6 +19,7 @@ from sparkstorm.insight.records import (
     StoreView,
     TopologyView,
     Window,
+    WorkerView,
 )
 from sparkstorm.insight.topology_views import topology_line
 from sparkstorm.model.assignment import SupervisorInfo, WorkerSlot
@@ -54,7 +55,7 @@ def cluster_view(reading: Reading, topologies: Mapping[str, TopologyView], numbe
         windows={name: _added([view.windows[name] for view in topologies.values()]) for name in WINDOWS_S},
         topologies=lines,
         hosts=hosts,
-        store=StoreView(not away, away, None, None, None),
+        store=StoreView(not away, away, _fullness(reading)),
         problems=dict(sorted(reading.problems.items())),
         requests=_requests(reading),
         is_read_only=reading.is_read_only,
@@ -125,7 +126,7 @@ def _hosts(reading: Reading, topologies: Mapping[str, TopologyView]) -> dict[str
         mark = reading.host_marks.get(host)
         found[host] = HostView(
             host,
-            {node.supervisor_id: _node(node, slots) for node in nodes},
+            {node.supervisor_id: _node(node, slots, workers) for node in nodes},
             None if mark is None else "drained" if mark.is_drained else "excluded",
             mark.reason if mark else "",
             next((each.store_problem for each in nodes if each.store_problem), ""),
@@ -135,10 +136,35 @@ def _hosts(reading: Reading, topologies: Mapping[str, TopologyView]) -> dict[str
     return found
 
 
-def _node(node: SupervisorInfo, slots: list[SlotView]) -> NodeView:
-    used = sum(each.topology_id is not None and WorkerSlot.parse(each.slot).node == node.supervisor_id for each in slots)
+def _node(node: SupervisorInfo, slots: list[SlotView], workers: Mapping[str, WorkerView]) -> NodeView:
+    own = [each.slot for each in slots if WorkerSlot.parse(each.slot).node == node.supervisor_id and each.topology_id is not None]
     memory, cpu = node.resources.get(_MEMORY), node.resources.get(_CPU)
-    return NodeView(node.supervisor_id, node.host, node.uptime_ms, node.time_ms, len(node.ports), used, memory, cpu, None, None)
+    sizes = [workers[slot].memory_mb for slot in own]
+    shares = [workers[slot].cpu_percent for slot in own]
+    return NodeView(
+        node.supervisor_id,
+        node.host,
+        node.uptime_ms,
+        node.time_ms,
+        len(node.ports),
+        len(own),
+        memory,
+        cpu,
+        _known_sum(sizes),
+        _known_sum(shares),
+    )
+
+
+def _known_sum(of: Iterable[float | None]) -> float | None:
+    """Return the sum of what is known; None where nothing is."""
+    known = [each for each in of if each is not None]
+    return sum(known) if known else None
+
+
+def _fullness(reading: Reading) -> float | None:
+    """Return how full Redis is by the heartbeats of workers; None where none has seen a limit."""
+    found = [each.stats.get("store_percent") for topology in reading.topologies.values() for each in topology.beats]
+    return max((each / 100 for each in found if type(each) is int), default=None)
 
 
 def _requests(reading: Reading) -> tuple[RequestView, ...]:

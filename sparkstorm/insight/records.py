@@ -253,15 +253,17 @@ class FailureView:
 
 @dataclass(frozen=True, slots=True)
 class UserMetricView:
-    """A counter, gauge or histogram of user code, as of the last commits."""
+    """A counter or histogram of user code, over all tasks of its component, or a gauge of one task; exact."""
 
     component: str
-    task: int | None  # None: sum over all tasks
+    task: int | None  # of a gauge
     name: str
     kind: str  # "counter", "gauge" or "histogram"
-    value: float | None  # of a histogram its sum
+    value: float  # of a histogram its sum
     count: int = 0
-    buckets: Mapping[int, int] = field(default_factory=dict)
+    buckets: Mapping[int, int] = field(default_factory=dict)  # bounds: `value_bound`
+    p50: float | None = None
+    p99: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,8 +326,8 @@ class NodeView:
     slots_used: int
     memory_mb: float | None  # resources for the resource-aware scheduler
     cpu_percent: float | None
-    memory_used_mb: float | None
-    cpu_used_percent: float | None
+    memory_used_mb: float | None  # by the workers in its slots, as they were measured; None: no worker
+    cpu_used_percent: float | None  # 100 is a whole core
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,9 +362,7 @@ class StoreView:
 
     is_up: bool
     problem: str
-    fullness: float | None  # share of its limit
-    used_bytes: int | None
-    limit_bytes: int | None
+    fullness: float | None  # share of its limit, as the workers' last commits saw it; None: no limit, or no worker
 
 
 @dataclass(frozen=True, slots=True)

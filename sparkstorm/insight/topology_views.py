@@ -23,11 +23,14 @@ from sparkstorm.insight.records import (
     TaskView,
     TopologyLine,
     TopologyView,
+    UserMetricView,
     WorkerView,
 )
 from sparkstorm.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.task_beats import TaskBeat, gather
+from sparkstorm.model.values.metric_values import MetricKind, MetricValue, quantile
+from sparkstorm.model.values.metric_values import merged as added
 from sparkstorm.worker.counting.loop_time import STATES
 from sparkstorm.worker.progress import Progress, TaskCounts, merge
 
@@ -100,6 +103,7 @@ def topology_view(reading: TopologyReading, before: Look | None, look: Look, his
         workers=_workers(parts),
         latency_buckets=dict(sorted(merged.latency_buckets.items())),
         complete=windows[ALL].complete,
+        user_metrics=_user_metrics(merged),
         conf=reading.conf,
         read_ms=now_ms,
     )
@@ -236,6 +240,24 @@ def _error(failure: Failure) -> ErrorView:
 def _failures(merged: Progress) -> tuple[FailureView, ...]:
     found = [FailureView(cause.component, cause.error, cause.place, count) for cause, count in merged.failures.items()]
     return tuple(sorted(found, key=lambda each: (-each.count, each.component, each.error, each.place)))
+
+
+def _user_metrics(merged: Progress) -> tuple[UserMetricView, ...]:
+    by_component: dict[str, list[dict[str, MetricValue]]] = {}
+    found = []
+    for task, values in sorted(merged.metrics_by_task.items()):
+        if task not in merged.counts_by_task:
+            continue
+        component = merged.counts_by_task[task].component
+        gauges = {name: value for name, value in values.items() if value.kind is MetricKind.GAUGE}
+        found += [UserMetricView(component, task, name, str(each.kind), each.value) for name, each in gauges.items()]
+        by_component.setdefault(component, []).append({name: each for name, each in values.items() if name not in gauges})
+    for component, several in by_component.items():
+        for name, each in added(several).items():
+            shares = quantile(each.buckets, 0.50), quantile(each.buckets, 0.99)
+            buckets = dict(sorted(each.buckets.items()))
+            found.append(UserMetricView(component, None, name, str(each.kind), each.value, each.count, buckets, *shares))
+    return tuple(sorted(found, key=lambda each: (each.component, each.name, each.task or 0)))
 
 
 def _edges(parts: _Parts, history: History) -> dict[str, EdgeView]:

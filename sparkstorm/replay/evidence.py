@@ -8,6 +8,8 @@ from functools import reduce
 from itertools import accumulate
 from typing import NamedTuple
 
+from sparkstorm.model.values.metric_values import MetricKind, MetricValue
+from sparkstorm.model.values.metric_values import merged as added_metrics
 from sparkstorm.windowing.watermarks import END, NEVER, SourceClock
 
 OutputKey = tuple[str, str, str]
@@ -42,12 +44,25 @@ class Evidence:
     """Reports of finished tasks, sent from executors to the driver."""
 
     parts: dict[str, dict[int, dict[str, int]]] = field(default_factory=dict)  # counts by component and part of its stage
+    metric_parts: dict[str, dict[int, dict[str, MetricValue]]] = field(default_factory=dict)  # of user code, likewise
     times: dict[OutputKey, dict[int, RowTimes]] = field(default_factory=dict)  # by number of the sending partition
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
         """Return what the tasks of each component did, added up."""
         return {component: reduce(_added, parts.values(), {}) for component, parts in self.parts.items()}
+
+    @property
+    def metrics(self) -> dict[str, dict[str, MetricValue]]:
+        """Return the counters and histograms of user code by component and name, added up."""
+        return {component: added_metrics(parts.values()) for component, parts in self.metric_parts.items()}
+
+    def add_metrics(self, component: str, part: int, values: Mapping[str, MetricValue]) -> None:
+        """Add up what user code of a component has counted in one part of its stage; a gauge is of a moment, and left out."""
+        counts = {name: value for name, value in values.items() if value.kind is not MetricKind.GAUGE}
+        if counts:
+            parts = self.metric_parts.setdefault(component, {})
+            parts[part] = added_metrics([parts.get(part, {}), counts])
 
     def add_counts(self, component: str, part: int, counts: Mapping[str, int]) -> None:
         """Add up what the tasks of a component did in one part of its stage."""
@@ -63,6 +78,8 @@ class Evidence:
         """Add another record to this one; parts that ran again count once."""
         for component, parts in other.parts.items():
             self.parts.setdefault(component, {}).update(parts)
+        for component, values in other.metric_parts.items():
+            self.metric_parts.setdefault(component, {}).update(values)
         for output, by_partition in other.times.items():
             for partition, times in by_partition.items():
                 self.add_times(output, partition, times)

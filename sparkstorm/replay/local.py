@@ -17,6 +17,7 @@ from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.topology import LATE_PREFIX, Topology
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.model.values.metric_values import MetricValue
 from sparkstorm.replay.equality_warnings import ReplayWarning, warnings_of
 from sparkstorm.replay.evidence import Evidence
 from sparkstorm.replay.inputs import LONG_AGO, EventTime, parse_inputs, parse_name, parse_states, running_times, starts_of
@@ -49,6 +50,11 @@ class LocalResults:
     def counts(self) -> dict[str, dict[str, int]]:
         """Return what the tasks of each component did, added up."""
         return self.evidence.counts
+
+    @property
+    def metrics(self) -> dict[str, dict[str, MetricValue]]:
+        """Return what counters and histograms of user code have counted, by component and name; spouts do not run in a replay."""
+        return self.evidence.metrics
 
     @property
     def states(self) -> Mapping[str, dict[Any, Any]]:

@@ -13,6 +13,7 @@ from zlib import crc32
 
 from sparkstorm.api.combining import COMBINED_FIELDS, COMBINED_STREAM
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.metrics import TaskMetrics
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.executor.emitter import Route, build_routes
 from sparkstorm.executor.output_clock import OutputClock
@@ -83,6 +84,7 @@ class TaskParts:
         column_streams: frozenset[str] = frozenset(),
         incarnation: str = "",
         effect_key: Callable[[], str] | None = None,
+        metrics: TaskMetrics | None = None,
     ) -> TopologyContext:
         """Return a task's view of its topology; all tasks of the host share its resources."""
         component = self.component_by_task[task]
@@ -98,6 +100,7 @@ class TaskParts:
             column_streams,
             incarnation,
             effect_key,
+            TaskMetrics(component) if metrics is None else metrics,
         )
 
     def seed(self, task: int) -> int:

@@ -30,6 +30,7 @@ from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure, FailureGroup, group_failures
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology
+from sparkstorm.model.values.metric_values import MetricValue
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.scheduling.per_topology import chosen_scheduler
@@ -394,6 +395,10 @@ class LocalCluster:
     def counts(self, component: str, name: str | None = None) -> TaskCounts:
         """Return a component's counts (emitted, executed, acked, failed, ...) over all its tasks, as committed."""
         return self.topology(name).counts(component)
+
+    def metrics(self, component: str, name: str | None = None) -> dict[str, MetricValue]:
+        """Return counters, gauges and histograms of a component's code by name, as committed."""
+        return self.topology(name).metrics(component)
 
     @property
     def errors(self) -> list[Failure]:

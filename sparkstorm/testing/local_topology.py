@@ -14,6 +14,8 @@ from sparkstorm.model.failure import Failure
 from sparkstorm.model.names import counted
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.tasks import tasks_by_component
+from sparkstorm.model.values.metric_values import MetricValue
+from sparkstorm.model.values.metric_values import merged as merged_metrics
 from sparkstorm.supervisor.slot_machine import LocalAssignment
 from sparkstorm.supervisor.supervisor import part_of
 from sparkstorm.testing.sim_data import TopologyData
@@ -137,6 +139,12 @@ class LocalTopology:
                 for name in _SUMMED:
                     setattr(total, name, getattr(total, name) + getattr(counts, name))
         return total
+
+    def metrics(self, component: str) -> dict[str, MetricValue]:
+        """Return metrics of a component's code by name, over all tasks, as committed; of gauges the last task's."""
+        progress = self.progress()
+        own = sorted(task for task, counts in progress.counts_by_task.items() if counts.component == component)
+        return merged_metrics(progress.metrics_by_task.get(task, {}) for task in own)
 
     def progress(self) -> Progress:
         """All workers' committed counts as one."""

@@ -18,8 +18,13 @@ def cluster_record(view: ClusterView) -> dict[str, Any]:
 def topology_record(view: TopologyView, window: str, component: str = "") -> dict[str, Any]:
     """Return a topology as plain JSON: one window, and the tasks of one component, so that 1,000 tasks cost nothing."""
     record: dict[str, Any] = to_json(view)
-    for name in ("latency_buckets", "conf", "user_metrics"):
+    for name in ("latency_buckets", "conf"):
         del record[name]
+    record["user_metrics"] = [
+        {name: value for name, value in each.items() if name != "buckets"}
+        for each in record["user_metrics"]
+        if each["component"] == component
+    ]
     record["window"] = record.pop("windows").get(window)
     for name, each in record["components"].items():
         each["task_count"] = len(each["tasks"])

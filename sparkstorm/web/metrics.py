@@ -14,13 +14,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sparkstorm.errors import StoreUnavailableError
-from sparkstorm.insight.records import ClusterView, ComponentView, TopologyView
+from sparkstorm.insight.records import ClusterView, ComponentView, TopologyView, UserMetricView
 from sparkstorm.insight.sampler import ReadModel
+from sparkstorm.model.values.metric_values import PER_OCTAVE
 from sparkstorm.worker.progress import BUCKETS, bucket_bound_ms
 
 MEDIA_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _RECENT = "1m"
 _EVERY = 4
+_POWERS = range(-20, 41, 2)
+"""Exponents of two that bound buckets of user histograms: a millionth to a million millions."""
 _ESCAPED = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 Labels = Mapping[str, str]
 Sample = tuple[str, Labels, float]
@@ -75,6 +78,11 @@ _EDGE = Family("edge_tuples_sent", "counter", "Tuples sent from a stream to a co
 _CONSUMED = Family("edge_tuples_consumed", "counter", "Tuples taken in by the receiver of an edge.")
 _FAILURES = Family("failures", "counter", "Failed calls, reports and time-outs by cause.")
 _LETTERS = Family("dead_letters", "gauge", "Dead letters that are kept.")
+_USER = {
+    "counter": Family("user_counter", "counter", "Counters of user code, exact across crashes."),
+    "gauge": Family("user_gauge", "gauge", "Gauges of user code, by task, as of the last commit."),
+    "histogram": Family("user_histogram", "histogram", "Histograms of user code, exact across crashes."),
+}
 _LOOP = Family("worker_time_seconds", "counter", "Time of a worker's loop by state.", "seconds")
 _COMMITS = Family("worker_commits", "counter", "Commits of a worker.")
 _COMMIT_BYTES = Family("worker_commit_bytes", "counter", "Bytes of entries, messages and journals committed by a worker.", "bytes")
@@ -87,6 +95,7 @@ _USED = Family("slots_used", "gauge", "Slots of a node that have a worker.")
 _SUPERVISORS = Family("supervisors", "gauge", "Nodes that are alive.")
 _LEADER = Family("nimbus_leader", "gauge", "1 while a driver's Nimbus leads.")
 _STORE_UP = Family("store_up", "gauge", "1 while Redis answers.")
+_FULLNESS = Family("store_fullness_ratio", "gauge", "Share of Redis's memory limit in use, as workers see it.", "ratio")
 _AWAY = Family("zookeeper_up", "gauge", "1 while ZooKeeper answers.")
 _SCRAPED = Family(
     "scrape_age_seconds", "gauge", "Age of the figures when they were asked for, by the time of the newest.", "seconds"
@@ -95,9 +104,10 @@ FAMILIES = (
     *_COUNTERS.values(),
     *_TREES.values(),
     *_SIZES.values(),
+    *_USER.values(),
     *(_STATUS, _INFO, _UP, _WELL, _PENDING, _HELD, _LATENCY, _BUSY, _PAUSED, _BACKLOG, _QUEUED, _AGE, _EDGE, _CONSUMED),
     *(_FAILURES, _LETTERS, _LOOP, _COMMITS, _COMMIT_BYTES, _WORKER_UP, _DEATHS, _MEMORY, _CPU, _SLOTS, _USED, _SUPERVISORS),
-    *(_LEADER, _STORE_UP, _AWAY, _SCRAPED),
+    *(_LEADER, _STORE_UP, _FULLNESS, _AWAY, _SCRAPED),
 )
 """Every metric that there is; documents, boards and alert rules may name no other."""
 _STATUSES = ("ACTIVE", "INACTIVE", "KILLED", "REBALANCING", "UPGRADING", "ROLLBACK")
@@ -162,6 +172,8 @@ def _all(cluster: ClusterView, views: list[TopologyView]) -> Found:
     for driver in cluster.drivers.values():
         yield _LEADER, "", {"driver": str(driver.number), "host": driver.host}, int(driver.is_leader)
     yield _STORE_UP, "", {}, int(cluster.store.is_up)
+    if cluster.store.fullness is not None:
+        yield _FULLNESS, "", {}, cluster.store.fullness
     yield _AWAY, "", {}, int(cluster.stale_since_ms is None)
     for view in views:
         yield _SCRAPED, "", {"topology": view.name}, (cluster.time_ms - view.read_ms) / 1000
@@ -189,6 +201,25 @@ def _topology(view: TopologyView, now_ms: int) -> Found:
         yield _EDGE, "_total", between, edge.sent
         yield _CONSUMED, "_total", between, edge.consumed
     yield from _histogram(view, labels)
+    for metric in view.user_metrics:
+        yield from _user(metric, {**labels, "component": metric.component, "name": metric.name})
+
+
+def _user(metric: UserMetricView, labels: Labels) -> Found:
+    family = _USER[metric.kind]
+    if metric.kind == "counter":
+        yield family, "_total", labels, metric.value
+    elif metric.kind == "gauge":
+        yield family, "", {**labels, "task": str(metric.task)}, metric.value
+    else:
+        seen, buckets = 0, sorted(metric.buckets.items())
+        for power in _POWERS:
+            while buckets and buckets[0][0] <= power * PER_OCTAVE:
+                seen += buckets.pop(0)[1]
+            yield family, "_bucket", {**labels, "le": repr(2.0**power)}, seen
+        yield family, "_bucket", {**labels, "le": "+Inf"}, metric.count
+        yield family, "_count", labels, metric.count
+        yield family, "_sum", labels, metric.value
 
 
 def _histogram(view: TopologyView, labels: Labels) -> Found:

@@ -13,6 +13,8 @@ import ormsgpack
 
 from sparkstorm.errors import StoreInconsistentError
 from sparkstorm.model.failure import Cause, Failure, FailureKind
+from sparkstorm.model.values.metric_values import MetricValue
+from sparkstorm.model.values.metric_values import merged as added_metrics
 from sparkstorm.worker.counting.loop_time import PAUSES, STATES
 
 MOST_CAUSES = 64  # of one worker; it writes them with every commit
@@ -92,6 +94,7 @@ class Progress:
     commits: int = 0
     commit_bytes: int = 0  # of entries, acker messages and journals
     edges: dict[Edge, EdgeCounts] = field(default_factory=dict)
+    metrics_by_task: dict[int, dict[str, MetricValue]] = field(default_factory=dict)  # of user code, by name
 
     def count_failure(self, failure: Failure, count: int = 1) -> None:
         """Count failures of one cause; what was given up has been counted when it failed."""
@@ -123,6 +126,11 @@ class Progress:
                 failures,
                 [self.loop_us, self.commits, self.commit_bytes],
                 [[*edge, *_edge_values(counts)] for edge, counts in self.edges.items()],
+                {
+                    task: {name: value.as_list() for name, value in values.items()}
+                    for task, values in self.metrics_by_task.items()
+                    if values
+                },
             ],
             option=ormsgpack.OPT_NON_STR_KEYS,
         )
@@ -146,7 +154,7 @@ class Progress:
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
             raise StoreInconsistentError(f"a progress record is not one of ours: {error}") from error
 
-    def _take_loop(self, loop: Any, edges: Any) -> None:
+    def _take_loop(self, loop: Any, edges: Any, metrics: Any = None) -> None:
         loop_us, commits, commit_bytes = loop
         if [type(each) for each in loop_us] != [int] * len(STATES) or [type(commits), type(commit_bytes)] != [int, int]:
             raise ValueError("its times are no numbers")
@@ -154,6 +162,10 @@ class Progress:
             raise ValueError("its edges are no counts by stream and receiver")
         self.loop_us, self.commits, self.commit_bytes = list(loop_us), commits, commit_bytes
         self.edges = {(row[0], row[1], row[2]): EdgeCounts(*row[3:]) for row in edges}
+        for task, values in (metrics or {}).items():
+            if type(task) is not int or any(type(name) is not str for name in values):
+                raise ValueError("its metrics have no names by task")
+            self.metrics_by_task[task] = {name: MetricValue.of_list(parts) for name, parts in values.items()}
 
 
 _NAMES = tuple(TaskCounts.__slots__)
@@ -196,8 +208,11 @@ def percentile_ms(buckets: Mapping[int, int], share: float) -> float | None:
 
 def merge(records: Iterable[Progress]) -> Progress:
     """All owners' progress as one; gauges are taken from each task's newest owner, counts are summed."""
-    merged = Progress()
+    merged, metrics = Progress(), dict[int, list[tuple[int, dict[str, MetricValue]]]]()
     for record in records:
+        for task, values in record.metrics_by_task.items():
+            token = record.counts_by_task[task].token if task in record.counts_by_task else 0
+            metrics.setdefault(task, []).append((token, values))
         for task, counts in record.counts_by_task.items():
             known = merged.counts_by_task.get(task)
             merged.counts_by_task[task] = counts if known is None else _added(known, counts)
@@ -214,6 +229,9 @@ def merge(records: Iterable[Progress]) -> Progress:
             sums = merged.edges.setdefault(edge, EdgeCounts())
             for name in EdgeCounts.__slots__:
                 setattr(sums, name, getattr(sums, name) + getattr(flow, name))
+    for task, several in metrics.items():
+        several.sort(key=lambda each: each[0])
+        merged.metrics_by_task[task] = added_metrics(values for _, values in several)
     return merged
 
 

@@ -18,6 +18,7 @@ from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.executor.pieces import unfold
 from sparkstorm.model.failure import Failure, FailureKind, killed
 from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.values.metric_values import MetricValue
 from sparkstorm.model.worker_messages import SetStatus
 from sparkstorm.settings import EpochSettings
 from sparkstorm.transport.base import Commit, Transport
@@ -68,15 +69,16 @@ class Worker:
     ) -> None:
         self._plan = plan
         self._transport = transport
-        self._clock = clock
-        self._ids = ids
-        self._reporter = reporter
+        self._clock, self._ids = clock, ids
+        self._reporter, self._wake = reporter, wake
         claim = claimed(plan, transport, clock, ids)
         self._generation, self._seq = claim.generation, claim.seq
         with reading(f"{{{plan.topology_id}}}:progress"):
             self.progress = Progress.decode(claim.progress) if claim.progress else Progress(started_ms=clock.now_ms())
         self._meters = Meters(clock.now_ms)
-        around = WorkerServices(clock.now_ms, ids, self._report, wake, key_source(plan.token_by_task), transport)
+        around = WorkerServices(
+            clock.now_ms, ids, self._report, wake, key_source(plan.token_by_task), transport, self._metric_values
+        )
         self._task_set = TaskFactory(plan, around).build(claim)
         self._origin, self.is_tracking = ids.root(), bool(plan.ackers)
         self._backpressure = Backpressure(plan)
@@ -115,6 +117,9 @@ class Worker:
         self._others_due_ms = 0.0  # when to step for anything but a spout; 0: at once
         self._witness = StoreWitness(plan, claim, clock.now_ms(), self._report)
         self._sinks.finish(clock.now_ms())
+
+    def _metric_values(self, task: int) -> dict[str, MetricValue]:
+        return self.progress.metrics_by_task.setdefault(task, {})
 
     def follow(self, order: SetStatus) -> None:
         """Follow the topology's status: spouts rest while it is inactive; an activation ends a pause by failures."""
@@ -201,8 +206,12 @@ class Worker:
     def summary(self) -> dict[str, Any]:
         """Counts by executor, the loop's time, and why spouts emit nothing, for the heartbeat."""
         self._laps.lap(self._laps.rest, self._clock.now_us())
+        if self._counters.sample(self._clock.now_ms(), self._report):
+            self._wake()  # a worker at rest commits them too
         found: dict[str, Any] = {**self._counters.by_executor(), "epochs": self._seq, "keeps": self._counters.keeps()}
         found["store"] = self._witness.figures()
+        if self._backpressure.fullness:  # of a store that has a limit
+            found["store_percent"] = round(100 * self._backpressure.fullness)
         found["loop_us"] = list(self.progress.loop_us)
         if self._spout_turns.is_active:
             found |= {"blocked": self._waiting.blocked(self._refusal or self._sinks.problem), "gated": self._waiting.gated()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,11 @@ from starlette.testclient import TestClient
 
 from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.insight.reading import Reading
+from sparkstorm.insight.records import UserMetricView
 from sparkstorm.insight.sampler import Sampler
-from sparkstorm.web.metrics import FAMILIES, metrics_routes
+from sparkstorm.model.values.metric_values import HIGHEST, LOWEST
+from sparkstorm.web.metrics import FAMILIES, metrics_routes, metrics_text
+from tests.insight.watched import watched
 from tests.web.served import served
 
 parse: Any = text_string_to_metric_families  # it has no types
@@ -76,6 +80,25 @@ def test_a_cluster_that_never_answered_is_told() -> None:
     with TestClient(Starlette(routes=metrics_routes(sampler))) as client:
         (family,) = parse(client.get("/metrics").text)
     assert (family.name, family.samples[0].value) == ("sparkstorm_zookeeper_up", 0.0)
+
+
+def test_user_metrics_are_read_with_their_names() -> None:
+    with watched() as run:
+        view = run.sampler.topology("words")
+        metrics = (
+            UserMetricView("split", None, 'ro/ws"', "counter", 7),
+            UserMetricView("split", 3, "depth", "gauge", 2.5),
+            UserMetricView("split", None, "size", "histogram", 11.0, 4, {LOWEST: 1, 0: 1, 25: 1, HIGHEST: 1}),
+        )
+        text = metrics_text(run.sampler.cluster(), [replace(view, user_metrics=metrics)])
+        families = {family.name: family for family in parse(text)}
+        (counter,), (gauge,) = families["sparkstorm_user_counter"].samples, families["sparkstorm_user_gauge"].samples
+        assert (counter.value, counter.labels) == (7, {"topology": "words", "component": "split", "name": 'ro/ws"'})
+        assert (gauge.value, gauge.labels["task"]) == (2.5, "3")
+        samples = families["sparkstorm_user_histogram"].samples
+        bounds = {each.labels["le"]: each.value for each in samples if each.name.endswith("_bucket")}
+        assert (bounds["1.0"], bounds["4.0"], bounds["16.0"], bounds["+Inf"]) == (2, 2, 3, 4)
+        assert [each.value for each in samples if each.name.endswith("_sum")] == [11]
 
 
 def test_names_are_each_there_once() -> None:

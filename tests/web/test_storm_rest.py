@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from sparkstorm.insight.records import UserMetricView
 from sparkstorm.web.storm_answers import pretty
-from sparkstorm.web.storm_components import sanitised
+from sparkstorm.web.storm_components import lag, sanitised
+from tests.insight.watched import watched
 from tests.web.served import served
 
 S, I, D, B, L, O, N = str, int, float, bool, list, dict, type(None)  # noqa: E741 - as in the reference's tables
@@ -186,3 +189,24 @@ def test_a_server_that_may_only_read_refuses_what_changes_something() -> None:
 def test_spans_and_streams_are_written_as_storm_does() -> None:
     assert [pretty(each) for each in (0, 59, 600, 106_210)] == ["", "59s", "10m 0s", "1d 5h 30m 10s"]
     assert [sanitised(each) for each in ("default", "a b/c", "1st")] == ["default", "a_b_c", "_s1st"]
+
+
+def test_lag_is_of_spouts_whose_source_tells_its_head() -> None:
+    with watched() as run:
+        view = run.sampler.topology("words")
+        assert lag(view) == {}
+        gauges = {
+            "lag.clicks/0.position": 990,
+            "lag.clicks/0.head": 1000,
+            "lag.clicks/1.head": 5,
+            "lag.records": 3,
+            "lag./x.head": 1,
+        }
+        metrics = [UserMetricView("lines", 1, name, "gauge", value) for name, value in gauges.items()]
+        metrics += [
+            UserMetricView("split", 2, "lag.a/0.head", "gauge", 1),
+            UserMetricView("split", 2, "lag.a/0.position", "gauge", 1),
+        ]
+        found = lag(replace(view, user_metrics=tuple(metrics)))
+        place = {"logHeadOffset": 1000, "consumerCommittedOffset": 990, "lag": 10}
+        assert found == {"lines": {"spoutId": "lines", "spoutType": "KAFKA", "spoutLagResult": {"clicks": {"0": place}}}}

@@ -18,6 +18,7 @@ from sparkstorm.hosting.spark_versions import arrow_schema
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.topology import LATE_PREFIX
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.model.values.metric_values import MetricValue
 from sparkstorm.model.values.tagged import is_tagged, tag_text
 from sparkstorm.replay.arrow_map import MapBatches, chunks_in, map_in_arrow, quoted
 from sparkstorm.replay.equality_warnings import ReplayWarning, warnings_of
@@ -148,6 +149,11 @@ class Replay(Mapping[str, DataFrame]):
     def counts(self) -> dict[str, dict[str, int]]:
         """Return the counts of each component, added up over finished tasks; a task that ran twice counts once."""
         return dict(self._stages.evidence.value.counts)
+
+    @property
+    def metrics(self) -> dict[str, dict[str, MetricValue]]:
+        """Return what counters and histograms of user code have counted, by component and name; spouts do not run in a replay."""
+        return self._stages.evidence.value.metrics
 
     def close(self) -> None:
         """Unpersist the stages; a result that is read afterwards is computed again."""

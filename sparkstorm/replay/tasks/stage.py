@@ -405,6 +405,8 @@ class _Partition:
         evidence = Evidence()
         for run in self._runs.values():
             evidence.add_counts(run.component, self._number, run.counts.as_dict())
+            run.metrics.take_others()
+            evidence.add_metrics(run.component, self._number, run.metrics.values)
         for task, timed_outputs in self._edges.timed_outputs.items():
             for output in timed_outputs:
                 if output.clock is not None and output.clock.newest_ms != NEVER:

@@ -148,6 +148,8 @@ class ReplayTask(Task):
     def prepare(self, context: TopologyContext) -> None:
         """Make the runner and call the bolt's prepare and init_state; ReplayFailedError when they raise."""
         self.counts.prepared += 1
+        self.metrics = context.metrics
+        self.metrics.bind(self.emitter.note)
         self.runner = self._make_runner()
         try:
             super().prepare(context)

@@ -9,6 +9,7 @@ export function num(value, digits = 1) {
   return Number.isInteger(value) || Math.abs(value) >= 10 ? String(Math.round(value)) : value.toFixed(digits);
 }
 export const exact = (value) => (value === null || value === undefined ? "not known" : value.toLocaleString("en-US"));
+export const figure = (value) => (value === null || value === undefined ? "-" : value !== 0 && Math.abs(value) < 0.01 ? value.toExponential(1) : num(value, 2));
 export const rate = (value) => (value === null || value === undefined ? "-" : num(value) + "/s");
 export const percent = (share) => (share === null || share === undefined ? "-" : Math.round(100 * share) + NB + "%");
 export const millis = (value) => (value === null || value === undefined ? "-" : (value < 0.1 && value > 0 ? Math.round(1000 * value) + NB + "µs" : (value >= 10 ? Math.round(value).toLocaleString("en-US") : value.toFixed(1)) + NB + "ms"));

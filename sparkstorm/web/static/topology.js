@@ -1,5 +1,5 @@
 // One topology: a sentence, its graph, five charts, and tabs.
-import { html, useState, useEffect, useRef, num, exact, rate, percent, millis, bytes, lasted, clock, users, link, go, useGet, Load, session } from "./lib.js";
+import { html, useState, useEffect, useRef, num, exact, figure, rate, percent, millis, bytes, lasted, clock, users, link, go, useGet, Load, session } from "./lib.js";
 import { Graph, held } from "./graph.js";
 import { Charts } from "./charts.js";
 import { Status } from "./cluster.js";
@@ -21,9 +21,18 @@ export function TopologyScreen({ topology, cluster, at, ask, bar }) {
     ${bar}<button class="narrow" aria-expanded=${isShown} onClick=${() => show(!isShown)}>${isShown ? "Hide graph" : "Show graph"}</button>
     ${at.as === "table" ? null : html`<section class=${"card graphcard" + (isShown ? " shown" : "")}><div class="scroll"><${Graph} topology=${topology} /></div></section>`}
     <${Charts} topology=${topology.name} time=${cluster.time_ms} />
-    <div class="bar" role="tablist">${TABS.map(([id, words]) => html`<button key=${id} role="tab" aria-selected=${id === tab} aria-controls="panel" onClick=${() => go({ tab: id, component: "", worker: "" })}>${words}${count[id] ? ` ${num(count[id])}` : ""}</button>`)}</div>
+    <div class="bar" role="tablist" aria-label="parts of ${topology.name}" onKeyDown=${(event) => turn(event, tab)}>${TABS.map(([id, words]) => html`<button key=${id} id="tab-${id}" role="tab" tabindex=${id === tab ? 0 : -1} aria-selected=${id === tab} aria-controls="panel" onClick=${() => go({ tab: id, component: "", worker: "" })}>${words}${count[id] ? ` ${num(count[id])}` : ""}</button>`)}</div>
     <section class="card" id="panel" role="tabpanel" aria-label=${tab}>${tab === "components" ? html`<${Components} topology=${topology} />` : tab === "workers" ? html`<${Workers} topology=${topology} at=${at} cluster=${cluster} ask=${ask} />` : tab === "errors" ? html`<${Errors} topology=${topology} />` : tab === "letters" ? html`<${Letters} topology=${topology} ask=${ask} />` : tab === "upgrade" ? html`<${Upgrade} topology=${topology} ask=${ask} />` : html`<${Conf} topology=${topology} />`}</section>
     ${at.component && topology.components[at.component] && html`<${Drawer} topology=${topology} component=${topology.components[at.component]} time=${cluster.time_ms} />`}`;
+}
+// Arrow keys turn the tabs, as in every tab list; Tab leaves them.
+function turn(event, tab) {
+  const ids = TABS.map(([id]) => id), now = ids.indexOf(tab);
+  const next = { ArrowRight: (now + 1) % ids.length, ArrowLeft: (now + ids.length - 1) % ids.length, Home: 0, End: ids.length - 1 }[event.key];
+  if (next === undefined) return;
+  event.preventDefault();
+  go({ tab: ids[next], component: "", worker: "" });
+  document.getElementById("tab-" + ids[next]).focus();
 }
 const COLUMNS = [["component", (c) => c.id, ""], ["tasks", (c) => c.task_count, "n wide"], ["emitted", (c) => c.window?.emitted_per_s, "n wide"], ["executed", (c) => c.window?.executed_per_s, "n"], ["busy", (c) => c.window?.busy, ""], ["execute", (c) => c.window?.execute_ms, "n wide"], ["waits", (c) => c.queued, "n"], ["failed", (c) => c.window?.counts.failed, "n"]];
 function Components({ topology }) {
@@ -43,8 +52,11 @@ function Drawer({ topology, component, time }) {
     <p>${component.inputs.length ? html`input: ${component.inputs.map((each) => `${each.component}/${each.stream} ${each.fields.length ? "by " + each.fields.join(", ") : each.grouping}`).join("; ")}` : "no inputs"}; output: ${Object.entries(component.streams).filter(([name]) => !name.startsWith("__")).map(([name, fields]) => `${name}(${fields.join(", ")})`).join("; ") || "none"}</p>
     <p>execute p50 ${millis((component.execute_us.p50 ?? null) === null ? null : component.execute_us.p50 / 1000)}, p99 ${millis((component.execute_us.p99 ?? null) === null ? null : component.execute_us.p99 / 1000)} (since its process began)</p>
     <div class="scroll" tabindex="0" role="region" aria-label="tasks"><table><thead><tr><th>task</th><th>worker</th><th>busy</th><th class="n">executed</th><th class="n">share</th></tr></thead><tbody>${tasks.map((each) => html`<tr key=${each.task}><td>#${each.task}</td><td>${each.slot || "not assigned"}</td><td class="busy"><${Load} share=${each.busy} /></td><td class="n">${rate(each.executed_per_s)}</td><td class="n">${total ? percent(each.counts.executed / total) : "-"}</td></tr>`)}</tbody></table></div>
+    <${Metrics} metrics=${topology.user_metrics.filter((each) => each.component === component.id)} />
     ${component.last_error && html`<h2>Last error, ${clock(component.last_error.time_ms)}</h2><pre>${component.last_error.text + "\n" + component.last_error.traceback}</pre>`}<div class="bar"><button onClick=${close} autofocus>Close</button></div></dialog>`;
 }
+const Metrics = ({ metrics }) => metrics.length > 0 && html`<h2>Metrics of its code</h2><div class="scroll" tabindex="0" role="region" aria-label="metrics"><table><thead><tr><th>metric</th><th>kind</th><th class="n">value</th></tr></thead><tbody>${metrics.map((each) => html`<tr key=${each.name + each.task}><td>${each.name}${each.task === null ? "" : ` #${each.task}`}</td><td>${each.kind}</td>
+    <td class="n">${each.kind === "histogram" ? `${exact(each.count)} values, mean ${figure(each.count ? each.value / each.count : null)}, p50 ${figure(each.p50)}, p99 ${figure(each.p99)}` : exact(each.value)}</td></tr>`)}</tbody></table></div>`;
 function Workers({ topology, at, cluster, ask }) {
   const rows = Object.values(topology.workers), chosen = topology.workers[at.worker];
   if (!rows.length) return html`<p class="empty">It has no worker yet: ${topology.problems[0] || "Nimbus has not placed it; free slots are on the cluster's screen"}.</p>`;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, defaultdict, deque
 from typing import Any
 
+from sparkstorm.executor.runner import ReportError, report_of
 from sparkstorm.transport.base import Commit
 from sparkstorm.worker.counting.meters import Meters
 from sparkstorm.worker.progress import EdgeCounts, Progress, TaskCounts
@@ -28,6 +29,8 @@ class Counters:
             self.of(task).token = plan.token_by_task[task]
         self._spouts = [(self.of(task), spout) for task, spout in task_set.spouts.items()]
         self._bolts = [(self.of(task), bolt) for task, bolt in task_set.bolts.items()]
+        self._emitters = task_set.emitters
+        self._sampled = 0  # values of user metrics that came from elsewhere than calls
         self._threaded = [(counts, bolt) for counts, bolt in self._bolts if bolt.has_thread]
 
     def of(self, task: int) -> TaskCounts:
@@ -77,12 +80,29 @@ class Counters:
                 counts.add_times(*bolt.spent.take(now_us))
         for counts, bolt in self._threaded:
             counts.busy_us += bolt.take_thread_us()
+        for metrics in self._task_set.metrics.values():
+            self._sampled += metrics.take_others()
+
+    def sample(self, now_ms: int, report: ReportError) -> int:
+        """Ask the functions of user gauges that are due; return how many values are new."""
+        found = 0
+        for task, metrics in self._task_set.metrics.items():
+            component = metrics.component
+
+            def failed(error: BaseException, component: str = component, task: int = task) -> None:
+                report(report_of(error, component, task))
+
+            found += metrics.sample(now_ms, failed)
+        self._sampled += found
+        return found
 
     def gauges(self) -> Any:
-        """Return the counts that alone are worth a commit: trees that began and ended inside one epoch."""
-        return [
+        """Return the counts that alone are worth a commit: trees that began and ended inside one epoch, and user metrics."""
+        metrics = self._sampled + sum(emitter.changed for emitter in self._emitters)
+        counts = [
             (c.executed, c.emitted, c.pending, c.is_exhausted, c.is_waiting, c.done) for c in self._progress.counts_by_task.values()
         ]
+        return metrics, counts
 
     def by_executor(self) -> dict[str, dict[str, Any]]:
         """Return counts and statistics of each executor ("1-3") for the heartbeat (S3.38), by task too if it has several."""

@@ -60,7 +60,7 @@ class ThreadedBolt(Bolt):
 
     def prepare(self, conf: Conf, context: TopologyContext, collector: Any) -> None:
         """Prepare the user's bolt, then start its thread."""
-        self._runner, self._now_ms = collector, context.now_ms
+        self._runner, self._now_ms, self._metrics = collector, context.now_ms, context.metrics
         self._recorder = _Recorder(collector)
         self._basic_recorder = _BasicRecorder(self._recorder)
         if isinstance(self._bolt, BasicBolt):
@@ -94,6 +94,7 @@ class ThreadedBolt(Bolt):
 
     def _run(self) -> None:
         self._recorder.thread = threading.get_ident()
+        self._metrics.bind(lambda value, amount: self._recorder.note("count", value, amount))
         while (tup := self._queue.get()) is not None:
             self.since_ms = began_ms = self._now_ms()
             failure = self._execute(tup)
@@ -164,6 +165,10 @@ class _Recorder:
 
     def report_error(self, error: BaseException | str) -> None:
         self._call("report_error", error)
+
+    def note(self, method: str, *arguments: Any) -> None:
+        """Write a call of the bolt's thread down."""
+        self._calls.append((method, arguments))
 
     def _call(self, method: str, *arguments: Any) -> None:
         if threading.get_ident() == self.thread:

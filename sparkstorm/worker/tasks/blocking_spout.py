@@ -20,6 +20,7 @@ from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.signatures import accepts
 from sparkstorm.errors import WorkerFailedError
 from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.model.values.metric_values import MetricValue
 
 MAX_AHEAD = 256  # batches that wait for the loop
 _LONGEST_REST_S = 0.01
@@ -57,7 +58,7 @@ class ThreadedSpout(Spout):
     # -- what the loop calls ---------------------------------------------------------------------------------------
 
     def open(self, conf: Conf, context: TopologyContext, collector: Any) -> None:
-        self._collector, self._component = collector, context.component_id
+        self._collector, self._component, self._metrics = collector, context.component_id, context.metrics
         self._recorder = _Recorder(collector)
         self.inner.open(conf, context, self._recorder)
         self._handed = self._hand_over(self._snapshot())
@@ -120,6 +121,7 @@ class ThreadedSpout(Spout):
     # -- the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        self._metrics.bind(self._recorder.count)
         try:
             self._poll()
         except BaseException as error:  # of is_exhausted, extent, snapshot, hand_over: raised where the loop asks next
@@ -155,7 +157,7 @@ class ThreadedSpout(Spout):
             position = self._snapshot()
             self._batches.append(_Batch(calls, position, self._hand_over(position), error))
             self._wake()
-        return bool(calls)
+        return any(method != "count" for method, _ in calls)
 
     def _snapshot(self) -> Any:
         return self.inner.snapshot() if isinstance(self.inner, ReplayableSpout) else None
@@ -242,6 +244,9 @@ class _Recorder:
     def emit_direct(self, task: int, values: Any, message_id: Any = None, stream: str = "default") -> None:
         values, message_id = self._collector.check(values, message_id, stream, task)
         self._calls.append(("emit_direct", (task, values, message_id, stream)))
+
+    def count(self, value: MetricValue, amount: float) -> None:
+        self._calls.append(("count", (value, amount)))
 
     def keep_position(self, message_id: Any) -> None:
         self._calls.append(("keep_position", (message_id,)))

@@ -17,6 +17,7 @@ from sparkstorm.executor.runner import ReportError, report_of
 from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, failure_of
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.values.codec import INT_MAX, INT_MIN, Codec
+from sparkstorm.model.values.metric_values import MetricValue
 from sparkstorm.worker.counting.loop_time import TaskTime
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.open_blocks import Births
@@ -94,6 +95,10 @@ class SpoutCollector:
         """Begin a tree without tuples: it is done with the next commit, which has the source's position."""
         message_id = self._checked(message_id)
         self._note(self._root(message_id), message_id)
+
+    def count(self, value: MetricValue, amount: float) -> None:
+        """Change a metric of user code, as a blocking spout's thread has asked for it."""
+        self._emitter.note(value, amount)
 
     def check(self, values: Any, message_id: Any, stream: str, task: int | None = None) -> tuple[tuple[Any, ...], Any]:
         """Check values in the emitting thread, so that an error names its line; return them as the loop takes them."""
@@ -191,17 +196,17 @@ class SpoutTask:
 
     def ask(self, epoch: Epoch, calls: int, now_ms: int) -> bool:
         """Call next_tuple up to `calls` times; return False when the source had nothing. `is_dry`: so did the last one."""
-        log, born = self.emitter.log, self.collector.born
+        log, born, changes = self.emitter.log, self.collector.born, self.emitter.changes
         next_tuple, limit = self.spout.next_tuple, min(calls, self.pending.room)
-        start, immediate = len(log), self.collector.immediate
+        start, immediate = self.emitter.emitted, self.collector.immediate
         had = len(immediate)
-        mark = born_mark = immediate_mark = 0
+        mark = born_mark = immediate_mark = change_mark = 0
         self.is_dry = False
         try:
             for _ in range(limit):
-                mark, born_mark, immediate_mark = len(log), len(born), len(immediate)
+                mark, born_mark, immediate_mark, change_mark = len(log), len(born), len(immediate), len(changes)
                 next_tuple()
-                if len(log) == mark and len(born) == born_mark:
+                if len(born) == born_mark and len(log) - len(changes) == mark - change_mark:
                     self.is_dry = True
                     break
             if not (isinstance(self.spout, ThreadedSpout) and self.spout.is_failing):
@@ -211,9 +216,9 @@ class SpoutTask:
             del born[born_mark:], immediate[immediate_mark:]
             self._note_failure(error, now_ms)
         self.acked += len(immediate) - had  # without tracking a message is done when it is emitted
-        did = len(log) > start or bool(born) or len(immediate) > had
+        did = self.emitter.emitted > start or bool(born) or len(immediate) > had
         self.take_births(epoch, now_ms)
-        epoch.rows += len(log) - start
+        epoch.rows += self.emitter.emitted - start
         self._has_moved |= did
         return did
 

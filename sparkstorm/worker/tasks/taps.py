@@ -54,6 +54,8 @@ class Taps:
         back: dict[int, int] = {}
         samples: dict[int, tuple[Any, Source]] = {}
         for rows in reversed(emitter.log[-_SCANNED:]):
+            if rows is emitter.changes:
+                continue
             back[id(rows)] = place = back.get(id(rows), 0) + 1
             if place <= len(rows):
                 row = rows[-place]

@@ -13,6 +13,7 @@ from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import BasicBolt, Bolt, Spout, Stateful
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.hooks import WorkerContext, WorkerHook
+from sparkstorm.api.metrics import TaskMetrics
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
@@ -27,6 +28,7 @@ from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import USER_ERRORS, preparing
 from sparkstorm.executor.windowed_runner import TimedRunner
 from sparkstorm.model.topology import ACKER, MASTER
+from sparkstorm.model.values.metric_values import MetricValue
 from sparkstorm.recording.recorder import COMPONENTS, Recorder, Recording
 from sparkstorm.tasks.task import make_runner
 from sparkstorm.tasks.task_parts import LIVE_STREAMS, TaskParts
@@ -58,6 +60,7 @@ class WorkerServices:
     wake: Callable[[], None]
     new_key: Callable[[], str]
     store: Transport
+    metric_values: Callable[[int], dict[str, MetricValue]]  # of a task, as last committed
 
 
 @dataclass(slots=True)
@@ -74,6 +77,7 @@ class TaskSet:
     recorders: list[Recorder] = field(default_factory=list)
     recording: Recording | None = None
     hooks: list[TaskHooks] = field(default_factory=list)
+    metrics: dict[int, TaskMetrics] = field(default_factory=dict)
     worker_hooks: list[WorkerHook] = field(default_factory=list)
 
     @property
@@ -133,6 +137,7 @@ class TaskFactory:
         self._around = around
         self._generation, self._incarnation, self._origin = 0, "", plan.topology_id
         self._hooks_of: dict[int, TaskHooks] = {}
+        self._metrics_of: dict[int, TaskMetrics] = {}
         self._column_bolts: dict[str, bool] = {}
         where = (plan.topology_id, plan.topology, plan.conf, plan.component_by_task)
         self._parts = TaskParts(*where, plan.codec, LIVE_STREAMS)
@@ -156,6 +161,9 @@ class TaskFactory:
             record = claim.record_by_task[task]
             task_set.journals[task] = Journal(task, self._plan.codec)
             component = self._plan.component_by_task[task]
+            if component not in (ACKER, MASTER):
+                metrics = TaskMetrics(component, self._around.metric_values(task))
+                self._metrics_of[task] = task_set.metrics[task] = metrics
             self._add_hooks(task_set, task, component)
             task_set.inboxes[task] = Inbox(
                 task, self._plan.codec, self.source, record.cursor, self._kind_of_frames(component), self._spout_tasks
@@ -215,11 +223,13 @@ class TaskFactory:
         hooks, is_strict = self._hooks_of[task], self._plan.is_strict or self._plan.is_careful
         emitter = hooked_emitter(component, routes, hooks) if hooks else Emitter(component, routes, is_strict)
         emitter.timed_outputs = timed_outputs
+        self._metrics_of[task].bind(emitter.note)
         return emitter
 
     def _context(self, task: int, component: str) -> TopologyContext:
         streams = self._column_streams(component)
-        return self._parts.context(task, self._plan.tasks, self._around.now_ms, streams, self._incarnation)
+        metrics = self._metrics_of[task]
+        return self._parts.context(task, self._plan.tasks, self._around.now_ms, streams, self._incarnation, metrics=metrics)
 
     def _column_streams(self, component: str) -> frozenset[str]:
         topology = self._plan.topology
