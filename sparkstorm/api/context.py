@@ -103,8 +103,8 @@ class TopologyContext:
         """Return a histogram for times, in seconds; Storm's name."""
         return self.metrics.histogram(name)
 
-    def register_gauge(self, name: str, function: Callable[[], float]) -> Callable[[], float]:
-        """Have a function asked for a gauge's value once a second, by the worker's loop; return it. Storm's name."""
+    def register_gauge(self, name: str, function: Callable[[], Any]) -> Callable[[], Any]:
+        """Have a function asked once a second, by the worker's loop, for a value or values by name; return it. Storm's name."""
         self.metrics.sample_by(name, function)
         return function
 

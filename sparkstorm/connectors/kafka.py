@@ -109,7 +109,7 @@ class KafkaSource(ReplayableSpout):
         self._paused: set[str] = set()
         self._places: dict[tuple[str, int], str] = {}
         self._look_ms = 0
-        context.metrics.sample_by("lag", self._lag)
+        context.register_gauge("lag", self._lag)
 
     def _lag(self) -> dict[str, int]:
         """Return position and head of each partition, for gauges `lag.TOPIC/PARTITION.position` and `.head`; of many, one sum."""

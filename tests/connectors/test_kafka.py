@@ -104,6 +104,8 @@ def test_records_come_once_with_key_and_time_over_restarts_and_new_partitions(ka
     assert source.is_exhausted() and len(bench.errors) == 2
     position = source.snapshot()
     assert position == {f"{name}/0": 2, f"{name}/1": 3}
+    heads = {f"{name}/0.position": 2, f"{name}/0.head": 2, f"{name}/1.position": 3, f"{name}/1.head": 3}
+    assert bench.gauge() == heads
     source.close()
     admin = AdminClient({"bootstrap.servers": kafka.address})
     admin.create_partitions([NewPartitions(name, 3)])[name].result(20)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api.metrics import TaskMetrics
 from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.testing import AckFailTracker, CaptureBolt, FeederSpout, LocalCluster, Shared
 from sparkstorm.worker.tasks.blocking_bolt import MAX_QUEUED, ThreadedBolt
@@ -406,6 +407,8 @@ def test_a_stopping_worker_waits_for_the_row_its_thread_is_at_and_no_other() -> 
 
     class Loop:
         """Worker's loop that takes in nothing more."""
+
+        metrics = TaskMetrics()
 
         def post(self, call: Any) -> None: ...
 
