@@ -6,7 +6,6 @@ import math
 import re
 from collections import deque
 from collections.abc import Callable, Mapping
-from threading import get_ident
 from typing import Any
 
 from sparkstorm.errors import InvalidConfigError
@@ -78,8 +77,11 @@ class TaskMetrics:
     with the next commit.
     """
 
-    def __init__(self, component: str = "", values: dict[str, MetricValue] | None = None) -> None:
-        self.component = component
+    def __init__(
+        self, component: str = "", values: dict[str, MetricValue] | None = None, thread: Callable[[], int] = lambda: 0
+    ) -> None:
+        """`thread` returns the number of the thread that calls it."""
+        self.component, self._thread = component, thread
         self.values: dict[str, MetricValue] = {} if values is None else values
         self._made: dict[str, type] = {}
         self._takers: dict[int, Note] = {}  # by thread
@@ -88,7 +90,7 @@ class TaskMetrics:
 
     def bind(self, take: Note) -> None:
         """Have changes by this thread go through `take`."""
-        self._takers[get_ident()] = take
+        self._takers[self._thread()] = take
 
     def take_others(self) -> int:
         """Count what other threads have noted since the last call; return how many changes."""
@@ -158,7 +160,7 @@ class TaskMetrics:
         return self.values[name]
 
     def _note(self, value: MetricValue, amount: float) -> None:
-        take = self._takers.get(get_ident())
+        take = self._takers.get(self._thread())
         if take is not None:
             take(value, amount)
         elif self._takers:

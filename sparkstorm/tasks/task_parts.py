@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
+from threading import get_ident
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -100,7 +101,7 @@ class TaskParts:
             column_streams,
             incarnation,
             effect_key,
-            TaskMetrics(component) if metrics is None else metrics,
+            TaskMetrics(component, thread=get_ident) if metrics is None else metrics,
         )
 
     def seed(self, task: int) -> int:

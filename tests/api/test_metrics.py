@@ -93,7 +93,7 @@ def test_new_code_may_give_a_name_another_kind() -> None:
 
 
 def test_changes_by_other_threads_wait_for_the_task() -> None:
-    metrics, taken = TaskMetrics("split"), list[tuple[MetricValue, float]]()
+    metrics, taken = TaskMetrics("split", thread=threading.get_ident), list[tuple[MetricValue, float]]()
     metrics.bind(lambda value, amount: taken.append((value, amount)))
     counter = metrics.counter("rows")
     counter.inc()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 from sparkstorm.acking.pending import Pending
@@ -162,7 +163,7 @@ class TaskFactory:
             task_set.journals[task] = Journal(task, self._plan.codec)
             component = self._plan.component_by_task[task]
             if component not in (ACKER, MASTER):
-                metrics = TaskMetrics(component, self._around.metric_values(task))
+                metrics = TaskMetrics(component, self._around.metric_values(task), get_ident)
                 self._metrics_of[task] = task_set.metrics[task] = metrics
             self._add_hooks(task_set, task, component)
             task_set.inboxes[task] = Inbox(
