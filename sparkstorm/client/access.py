@@ -12,7 +12,9 @@ from typing import Any
 from sparkstorm.blobs.attachments import read_attachments
 from sparkstorm.blobs.local_modules import named_in, pack_sources
 from sparkstorm.blobs.topology_code import classes_in, modules_of, pack_topology
+from sparkstorm.client.readings import StoreSource
 from sparkstorm.client.worker_problems import DeadWorkers
+from sparkstorm.clock import SystemClock
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.config import Conf
 from sparkstorm.errors import ReadOnlyConnectionError
@@ -49,6 +51,14 @@ class ClusterAccess:
         if topology_id not in self._readers:
             self._readers[topology_id] = RedisReader(self._redis, topology_id, may_write=not self.is_read_only)
         return self._readers[topology_id]
+
+    def source(self, only: str | None = None, is_lasting: bool = True) -> StoreSource:
+        """Return what a sampler (`insight.sampler.Sampler`) reads this cluster from, or with `only` one topology, by its id.
+
+        A source that does not last, because it is read once or twice, waits a moment to tell dead workers from slow clocks.
+        """
+        clock, dead_workers = SystemClock(), None if is_lasting else self.dead_workers
+        return StoreSource(self.state, self.service, self.reader, self.conf, clock, self.is_read_only, only, dead_workers)
 
     def close_readers(self) -> None:
         """Close the readers' connections to Redis; the next look makes a new one."""

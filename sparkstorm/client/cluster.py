@@ -14,8 +14,6 @@ from sparkstorm.checkpoint.restore import Seeds
 from sparkstorm.client.access import ClusterAccess
 from sparkstorm.client.dead_letters import StoredLetters, kept_in
 from sparkstorm.client.handle import TopologyHandle
-from sparkstorm.client.readings import StoreSource
-from sparkstorm.clock import SystemClock
 from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.config import Conf
@@ -90,10 +88,6 @@ class ClusterClient(ClusterAccess):
         if topology_id not in self._handles:
             self._handles[topology_id] = TopologyHandle(topology_id, self, self.reader(topology_id))
         return self._handles[topology_id]
-
-    def source(self) -> StoreSource:
-        """Return what a sampler (`insight.sampler.Sampler`) reads this cluster from."""
-        return StoreSource(self.state, self.service, self.reader, self.conf, SystemClock(), self.is_read_only)
 
     def drivers(self) -> list[DriverInfo]:
         """Return the drivers of this cluster by number: process, host and time of start."""

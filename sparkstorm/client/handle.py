@@ -12,20 +12,21 @@ from typing import Any
 
 from sparkstorm.client.access import ClusterAccess
 from sparkstorm.client.dead_letters import StoredLetters
+from sparkstorm.client.readings import StoreSource
 from sparkstorm.client.state_frames import state_frame
 from sparkstorm.client.tap import Sample, samples
 from sparkstorm.client.upgrade import Upgrades
 from sparkstorm.client.worker_problems import worker_problems
-from sparkstorm.errors import IllegalTransitionError, NotAliveError
+from sparkstorm.errors import IllegalTransitionError, NotAliveError, StoreUnavailableError
 from sparkstorm.insight.health import Health, Look, examine
-from sparkstorm.model.assignment import TaskInfo, TopologyBase, TopologySummary, WorkerBeat, WorkerSlot
+from sparkstorm.insight.reading import TopologyReading
+from sparkstorm.model.assignment import TaskInfo, TopologySummary, WorkerBeat, WorkerSlot
 from sparkstorm.model.failure import Failure, FailureGroup, group_failures
 from sparkstorm.model.requests import LogLevel, RebalancePlan, topology_name
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.task_beats import TaskBeats
 from sparkstorm.model.topology import DEFAULT_STREAM, Topology
 from sparkstorm.nimbus.request_client import Progress as Steps
-from sparkstorm.scheduling.settings import ChoiceSettings
 from sparkstorm.transport.reader import RedisReader
 from sparkstorm.worker.progress import Progress, TaskCounts, merge, percentile_ms
 from sparkstorm.worker.tasks.savepoints import Source, write_in_time
@@ -128,27 +129,24 @@ class TopologyHandle:
 
     def health(self, seconds: float = 2.0) -> Health:
         """Return its health over so many seconds: what is slow, failing, late, held back or lost, and the workers it has."""
-        before = self._look()
+        source = self.source()
+        _, before = self._look(source)
         time.sleep(seconds)
-        after = self._look()
-        base = self._state.read_base(self.topology_id)
-        if base is None:
+        reading, after = self._look(source)
+        given = len(set(reading.assignment.slot_by_executor.values())) if reading.assignment else 0
+        return examine(self.name, before, after, reading.workers_wanted, given, reading.problems)
+
+    def source(self) -> StoreSource:
+        """Return what a sampler (`insight.sampler.Sampler`) reads this topology from."""
+        return self._cluster.source(self.topology_id, is_lasting=False)
+
+    def _look(self, source: StoreSource) -> tuple[TopologyReading, Look]:
+        found = source.read().topologies.get(self.topology_id)
+        if found is None:
             raise NotAliveError(f"{self.topology_id} is gone")
-        return examine(self.name, before, after, self._wanted_workers(base), len(self.slots()), self.problems())
-
-    def _wanted_workers(self, base: TopologyBase) -> int | None:
-        """Return how many workers it wants; None where its scheduler decides, or may: a viewer cannot read its configuration."""
-        if self._cluster.is_read_only:
-            return None
-        chosen = ChoiceSettings.of_partial({**self._cluster.conf, **self.conf()})
-        scheduler = chosen.topology or chosen.cluster or ""
-        if scheduler == "resource-aware" or "." in scheduler:
-            return None
-        return min(base.num_workers, sum(base.executors_by_component.values()))  # a worker without an executor is none
-
-    def _look(self) -> Look:
-        progress, backlog = self._reader.progress_and_backlog()
-        return Look({owner: Progress.decode(data) for owner, data in progress.items()}, backlog)
+        if found.look is None:
+            raise StoreUnavailableError(found.problem)
+        return found, found.look
 
     def progress_by_worker(self) -> dict[str, Progress]:
         """Return what each worker ("node:port") has committed."""

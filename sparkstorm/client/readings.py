@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from sparkstorm.client.worker_problems import FEWEST_BEATS, Worker, worker_problems
+from sparkstorm.client.worker_problems import FEWEST_BEATS, DeadWorkers, Worker, worker_problems
 from sparkstorm.clock import Clock
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.config import Conf, merge, secret_keys
@@ -16,12 +16,14 @@ from sparkstorm.insight.reading import Reading, TopologyReading
 from sparkstorm.model.assignment import Assignment, SupervisorInfo, TopologyBase, WorkerBeat, WorkerSlot
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.outline import TopologyOutline
+from sparkstorm.model.task_beats import TaskBeat, gather
 from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.scheduling.settings import ChoiceSettings
 from sparkstorm.settings import SupervisorSettings
 from sparkstorm.worker.progress import Progress
 
 _LEAST_MS = 4_000
+_Placed = tuple[Assignment | None, tuple[WorkerBeat, ...]]
 _ERRORS_EVERY = 5
 """Readings between two looks at the errors: they are a node in ZooKeeper each, and change seldom."""
 
@@ -34,7 +36,11 @@ class Reader(Protocol):
 
 
 class StoreSource:
-    """Source of a sampler over the stores of one cluster; `reader` gives the reader of a topology's data."""
+    """Source of a sampler over the stores of one cluster; `reader` gives the reader of a topology's data.
+
+    With `only`, it reads that topology (its id) and no other. `dead_workers` finds dead workers at the first reading, for
+    which it may wait a moment; without it they are found by readings that go on.
+    """
 
     def __init__(
         self,
@@ -44,7 +50,10 @@ class StoreSource:
         conf: Mapping[str, Any],
         clock: Clock,
         is_read_only: bool = False,
+        only: str | None = None,
+        dead_workers: DeadWorkers | None = None,
     ) -> None:
+        self._only, self._dead_workers = only, dead_workers
         self._state, self._service, self._reader = state, service, reader
         self._conf, self._clock, self._is_read_only = conf, clock, is_read_only
         beat_ms = SupervisorSettings.of(conf).worker_heartbeat_ms
@@ -60,15 +69,20 @@ class StoreSource:
         now_ms, state = self._clock.now_ms(), self._state
         problems = self._service.problems()
         bases = {}
-        for topology_id in state.topology_ids():
+        placed: dict[str, _Placed] = {}
+        known = state.topology_ids()
+        for topology_id in known if self._only is None else {*known} & {self._only}:
             with contextlib.suppress(StoreInconsistentError, TamperedBlobError):  # Nimbus's problems name it
                 if (base := state.read_base(topology_id)) is not None:
+                    placed[topology_id] = self._placed(topology_id)
                     bases[topology_id] = base
         supervisors = [state.read_supervisor(each) for each in state.supervisor_ids()]
+        dead = self._dead([beat for _, beats in placed.values() for beat in beats], now_ms)
         found = {}
         for topology_id, base in bases.items():
             with contextlib.suppress(StoreInconsistentError, TamperedBlobError, NotAliveError):
-                if (reading := self._topology(base, problems, now_ms)) is not None:
+                others = sorted({*known} - {topology_id})
+                if (reading := self._topology(base, placed[topology_id], problems, dead, others, now_ms)) is not None:
                     found[topology_id] = reading
         for gone in self._outlines.keys() - bases.keys():
             for kept in (self._outlines, self._confs, self._errors):
@@ -87,47 +101,66 @@ class StoreSource:
             self._is_read_only,
         )
 
-    def _topology(self, base: TopologyBase, problems: Mapping[str, str], now_ms: int) -> TopologyReading | None:
+    def _placed(self, topology_id: str) -> _Placed:
+        assignment = self._state.read_assignment(topology_id)
+        slots = set(assignment.slot_by_executor.values()) if assignment else set()
+        beats = [self._state.read_worker_beat(topology_id, slot) for slot in sorted(slots)]
+        return assignment, tuple(each for each in beats if each is not None)
+
+    def _topology(
+        self,
+        base: TopologyBase,
+        placed: _Placed,
+        problems: Mapping[str, str],
+        all_dead: frozenset[Worker],
+        others: list[str],
+        now_ms: int,
+    ) -> TopologyReading | None:
         topology_id, state = base.topology_id, self._state
         if topology_id not in self._outlines:
             outline = state.read_outline(topology_id)
             if outline is None:
                 return None  # it is being submitted
             self._outlines[topology_id] = outline
-        assignment = state.read_assignment(topology_id)
-        placed = set(assignment.slot_by_executor.values()) if assignment else set()
-        beats = [state.read_worker_beat(topology_id, slot) for slot in sorted(placed)]
-        known = tuple(each for each in beats if each is not None)
-        dead = self._dead(known, now_ms)
-        look, letters, problem = self._look(topology_id)
+        assignment, beats = placed
+        dead = frozenset(each for each in all_dead if each[0] == topology_id)
+        by_task = gather(topology_id, None, beats, self._outlines[topology_id].component_by_task, now_ms).by_task
+        look, letters, problem = self._look(topology_id, by_task)
+        sentences = self._problems(base, problems, assignment, beats, dead)
+        if not assignment and others:
+            sentences += (f"slots may be held by {', '.join(others)}",)
         conf = self._conf_of(base)
         return TopologyReading(
             base,
             self._outlines[topology_id],
             assignment,
-            known,
+            beats,
+            by_task,
             frozenset(slot for _, slot in dead),
             look,
             letters,
             self._errors_of(topology_id),
-            self._problems(base, problems, assignment, known, dead),
+            sentences,
             self._wanted(base, conf),
             conf,
             problem,
         )
 
-    def _look(self, topology_id: str) -> tuple[Look | None, int | None, str]:
+    def _look(self, topology_id: str, by_task: Mapping[int, TaskBeat]) -> tuple[Look | None, int | None, str]:
         """Return what Redis holds; None and why when it does not answer."""
         try:
             reader = self._reader(topology_id)
             progress, backlog = reader.progress_and_backlog()
             letters = reader.count_dead_letters()
-            return Look({owner: Progress.decode(data) for owner, data in progress.items()}, backlog), letters, ""
+            waited = {task: each.queued_ms for task, each in by_task.items() if each.queued_ms}
+            return Look({owner: Progress.decode(data) for owner, data in progress.items()}, backlog, waited), letters, ""
         except (StoreUnavailableError, StoreInconsistentError) as error:
             return None, None, str(error)
 
-    def _dead(self, beats: tuple[WorkerBeat, ...], now_ms: int) -> frozenset[Worker]:
+    def _dead(self, beats: Iterable[WorkerBeat], now_ms: int) -> frozenset[Worker]:
         """Return the workers whose heartbeats have not changed here for too long; no other host's clock is asked."""
+        if self._dead_workers is not None:
+            return self._dead_workers.among(beats)
         found = set()
         for beat in beats:
             worker = (beat.topology_id, WorkerSlot(beat.node, beat.port))
@@ -155,7 +188,7 @@ class StoreSource:
     def _errors_of(self, topology_id: str) -> tuple[Failure, ...]:
         if topology_id not in self._errors or self._number % _ERRORS_EVERY == 0:
             components = self._state.error_components(topology_id)
-            found = [error for name in components for error in self._state.read_errors(topology_id, name)[-1:]]
+            found = [error for name in components for error in self._state.read_errors(topology_id, name)]
             self._errors[topology_id] = tuple(sorted(found, key=lambda each: -each.time_ms))
         return self._errors[topology_id]
 

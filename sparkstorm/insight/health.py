@@ -12,15 +12,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sparkstorm.insight.audit import EdgeAudit, audit
+from sparkstorm.model.names import counted
 from sparkstorm.worker.counting.loop_time import PAUSES
 from sparkstorm.worker.progress import Progress, TaskCounts, merge, percentile_ms
 
 _SLOW = 0.8  # busy share; at 0.4 a task that keeps up would be called slow, at 1.0 hardly any ever would
 _HELD = 0.1  # paused share; half of it is the noise of a pause between two commits
 _FAULTY = 0.01  # failed or late inputs per executed one
-_BEHIND_S = 30  # seconds of work: a minute's burst of a source is no fault, and who waits longer wants to know
-_MANY = 1_000  # open trees: fewer are few epochs
-_LEAST_S = 5  # over which a rate is one
+_LONG_MS = 10_000  # that a tree waits: a third of the default time-out; half is a pause after a restart, with the double some fail
+_GROWING_MS = 1_000  # least wait that is called growing: half is a busy host's noise, with the double it is found a second later
+_GROWING = 0.3  # of the time between the looks: 1.0 would be a standstill, at 0.1 chance would be enough
+_MANY = 100  # open trees, from which on rates tell their wait: of fewer one slow call may be all
 _SKEW = 1.5  # times the mean of its component; at 2 no component of two tasks could have one, at 1.2 chance would
 
 
@@ -29,15 +31,15 @@ class Fault(StrEnum):
 
     LEAKING = "leaking"
     FAILING = "failing"
+    WAITING = "waiting"
     SLOW = "slow"
     SKEWED = "skewed"
-    BEHIND = "behind"
     LATE = "late"
     HELD_BACK = "held back"
 
 
-_LOSSY = frozenset({Fault.LEAKING, Fault.FAILING, Fault.LATE})
-"""Faults that cost tuples. The others say what limits the rate: of a topology at full speed some part is always the slowest."""
+_GRAVE = frozenset({Fault.LEAKING, Fault.FAILING, Fault.WAITING, Fault.LATE})
+"""Faults that cost tuples or time. The others say what limits the rate: at full speed some part is always the slowest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,11 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Records of a topology in the store at one moment: the owners' records, and the bytes that wait by task."""
+    """Records of a topology in the store at one moment: the owners' records, and what waits by task."""
 
     progress: Mapping[str, Progress]
-    backlog_by_task: Mapping[int, int]
+    backlog_by_task: Mapping[int, int]  # bytes
+    waited_ms_by_task: Mapping[int, int] = field(default_factory=dict)  # age of the oldest tree of which a row waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +93,9 @@ class Health:
 
     @property
     def is_well(self) -> bool:
-        """Return whether no tuples leak, fail or are late, no problem is known, and it has as many workers as it wants."""
-        is_lossy = any(each.fault in _LOSSY for each in self.culprits)
-        return not is_lossy and not self.problems and self.given_workers >= (self.wanted_workers or 0)
+        """Return whether no tuples leak, fail, wait long or are late, no problem is known, and it has the workers it wants."""
+        is_grave = any(each.fault in _GRAVE for each in self.culprits)
+        return not is_grave and not self.problems and self.given_workers >= (self.wanted_workers or 0)
 
 
 def examine(
@@ -104,7 +107,7 @@ def examine(
     grown = {bucket: count - buckets.get(bucket, 0) for bucket, count in merged.latency_buckets.items()}
     p99_ms = percentile_ms({bucket: count for bucket, count in grown.items() if count > 0}, 0.99)
     edges = audit(merged, after.backlog_by_task)
-    at_fault = culprits(found, edges, behind(before, after))
+    at_fault = culprits(found, edges, waiting(found, before, after, p99_ms))
     if not at_fault and given_workers < (wanted_workers or 0):
         text = f"{name} does not run well: it has {given_workers} of the {wanted_workers} workers that it wants"
     elif not at_fault and problems:
@@ -155,38 +158,71 @@ def _load(task: int, slot: str, old: TaskCounts, new: TaskCounts, elapsed_ms: in
     )
 
 
-def behind(before: Look, after: Look) -> list[Culprit]:
-    """Return the spouts whose open trees are work for long at the present rate, and do not get fewer."""
-    times = [each.now_ms - before.progress[slot].now_ms for slot, each in after.progress.items() if slot in before.progress]
-    seconds = max(times, default=0) / 1000
-    if seconds < _LEAST_S:
-        return []
-    sums: dict[str, list[int]] = {}  # open now, open before, ended meanwhile
-    for sign, look in ((1, after), (-1, before)):
-        for counts in merge(look.progress.values()).counts_by_task.values():
-            of = sums.setdefault(counts.component, [0, 0, 0])
-            of[0 if sign > 0 else 1] += counts.pending
-            of[2] += sign * (counts.acked + counts.failed)
-    found = []
-    for component, (now, then, ended) in sorted(sums.items()):
-        per_s = ended / seconds
-        if now >= _MANY and now > _BEHIND_S * per_s and now > 0.9 * then:
-            long = f"{now / per_s:,.0f} s of work at the present rate" if ended else "and none ends"
-            found.append(Culprit(Fault.BEHIND, component, f"{component} has {now:,} open trees, {long}"))
-    return found
+def waiting(of: Iterable[TaskLoad], before: Look, after: Look, p99_ms: float | None) -> Culprit | None:
+    """Return the component before which open trees wait long, or ever longer; None when they do not.
+
+    Trees whose inputs a component's code holds, as to write them in batches, do not count: it acks them when it wants.
+    """
+    old, new = merge(before.progress.values()), merge(after.progress.values())
+    pending = _open_trees(new)
+    if not pending or 2 * sum(each.held for each in new.counts_by_task.values()) >= pending:
+        return None
+    elapsed_ms = new.now_ms - old.now_ms
+    task, oldest_ms = max(after.waited_ms_by_task.items(), key=lambda each: each[1], default=(0, 0))
+    least_ms = max(_GROWING_MS, before.waited_ms_by_task.get(task, 0) + _GROWING * elapsed_ms)
+    is_older = task in before.waited_ms_by_task and oldest_ms > least_ms and elapsed_ms > 0
+    seen_ms, expected_ms = max(p99_ms or 0.0, oldest_ms), _expected_ms(old, new, elapsed_ms)
+    is_growing = is_older or (expected_ms >= _GROWING_MS and pending >= (1 + _GROWING / 3) * _open_trees(old))
+    if max(seen_ms, expected_ms) < _LONG_MS and not is_growing:
+        return None
+    component = _before_which(of, after, new, task if oldest_ms >= _GROWING_MS else None)
+    how_long = f"up to {_span(seen_ms)}" if seen_ms >= expected_ms else f"about {_span(expected_ms)}"
+    longer = " and ever longer" if is_growing else ""
+    trees = counted(pending, "open tree waits", "open trees wait")
+    return Culprit(Fault.WAITING, component, f"{trees} for {component}, {how_long}{longer}")
 
 
-def culprits(of: Iterable[TaskLoad], edges: Iterable[EdgeAudit] = (), also: Iterable[Culprit] = ()) -> tuple[Culprit, ...]:
+def _open_trees(of: Progress) -> int:
+    return sum(each.pending for each in of.counts_by_task.values())
+
+
+def _expected_ms(old: Progress, new: Progress, elapsed_ms: int) -> float:
+    """Return how long a tree that begins now waits, by Little's law; 0 where too few are open to tell.
+
+    The fewer of both looks count: a burst that has just come, and that is done in a moment, is no queue.
+    """
+    fewest = min(_open_trees(old), _open_trees(new))
+    done = sum(new.latency_buckets.values()) - sum(old.latency_buckets.values())
+    if fewest < _MANY or elapsed_ms <= 0:
+        return 0.0
+    return fewest * elapsed_ms / done if done > 0 else elapsed_ms
+
+
+def _before_which(of: Iterable[TaskLoad], after: Look, merged: Progress, task: int | None) -> str:
+    """Return where rows wait: of the task with the oldest, else of most waiting bytes, else of the busiest."""
+    if task in merged.counts_by_task:
+        return merged.counts_by_task[task].component
+    backlog = Counter[str]()
+    for each, size in after.backlog_by_task.items():
+        if each in merged.counts_by_task:
+            backlog[merged.counts_by_task[each].component] += size
+    if (most := backlog.most_common(1)) and most[0][1]:
+        return most[0][0]
+    busiest = max(of, key=lambda load: load.busy, default=None)
+    return busiest.component if busiest else "an acker"
+
+
+def culprits(of: Iterable[TaskLoad], edges: Iterable[EdgeAudit] = (), waits: Culprit | None = None) -> tuple[Culprit, ...]:
     """Return the components at fault, the gravest first, of equal ones the busiest."""
     by_component: dict[str, list[TaskLoad]] = {}
     for load in of:
         by_component.setdefault(load.component, []).append(load)
-    found = [*also]
-    found += [
+    found = [
         Culprit(Fault.LEAKING, edge.receiver, f"{edge.sender}/{edge.stream} to {edge.receiver}: {edge.fault}")
         for edge in edges
         if edge.fault
     ]
+    found += [waits] if waits else []
     busiest = max((load for each in by_component.values() for load in each), key=lambda load: load.busy, default=None)
     for component, tasks in by_component.items():
         found += _of_component(component, tasks, busiest)
@@ -221,12 +257,16 @@ def _of_component(component: str, tasks: Sequence[TaskLoad], busiest: TaskLoad |
 def sentence(name: str, of: Sequence[TaskLoad], p99_ms: float | None, found: Sequence[Culprit]) -> str:
     """Return the health of a topology in one sentence."""
     per_s = sum(load.executed_per_s for load in of if not load.component.startswith("__"))  # ackers execute messages
-    latency = "" if p99_ms is None else f", p99 {p99_ms:,.0f} ms"
+    latency = "" if p99_ms is None else f", p99 {_span(p99_ms)}"
     busiest = max(of, key=lambda load: load.busy, default=None)
     slowest = "" if busiest is None else f"; slowest part {busiest.component}, {busiest.busy:.0%} busy on {busiest.slot}"
     if not found:
         return f"{name} keeps up: {_short(per_s)} tuples/s{latency}{slowest}"
     return f"{name} does not run well: {found[0].sentence}; {_short(per_s)} tuples/s{latency}"
+
+
+def _span(ms: float) -> str:
+    return f"{ms:,.0f} ms" if ms < _LONG_MS else f"{ms / 1000:,.0f} s"
 
 
 def _short(number: float) -> str:

@@ -12,6 +12,7 @@ from sparkstorm.model.assignment import Assignment, SupervisorInfo, TopologyBase
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.requests import HostMark, Outcome, Request
+from sparkstorm.model.task_beats import TaskBeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +23,11 @@ class TopologyReading:
     outline: TopologyOutline
     assignment: Assignment | None
     beats: tuple[WorkerBeat, ...] = ()
+    beat_by_task: Mapping[int, TaskBeat] = field(default_factory=dict)
     dead: frozenset[WorkerSlot] = frozenset()
     look: Look | None = None
     dead_letters: int | None = None
-    errors: tuple[Failure, ...] = ()  # the newest of each component
+    errors: tuple[Failure, ...] = ()  # the last ten of each component, the newest first
     problems: tuple[str, ...] = ()
     workers_wanted: int | None = None
     conf: Mapping[str, Any] = field(default_factory=dict)

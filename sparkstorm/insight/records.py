@@ -213,6 +213,7 @@ class TopologyView:
     owner: str
     launch_ms: int
     sentence: str  # its health, in words
+    judged_s: float | None  # time that it is about; None: since the topology began
     is_well: bool
     culprits: tuple[CulpritView, ...]
     problems: tuple[str, ...]

@@ -21,9 +21,10 @@ from sparkstorm.insight.cluster_views import cluster_view, stale
 from sparkstorm.insight.health import Look
 from sparkstorm.insight.history import History
 from sparkstorm.insight.reading import Reading, Source, TopologyReading
-from sparkstorm.insight.records import WINDOWS_S, ClusterView, TopologyView, Window
+from sparkstorm.insight.records import WINDOWS_S, ClusterView, ErrorView, TopologyView, Window
 from sparkstorm.insight.ring import COARSE, Ring
-from sparkstorm.insight.topology_views import topology_view
+from sparkstorm.insight.topology_views import error_view, topology_view
+from sparkstorm.model.failure import Failure
 from sparkstorm.worker.progress import merge
 
 
@@ -51,6 +52,9 @@ class ReadModel(Protocol):
 
     def task_window(self, name: str, task: int, window: str) -> Window:
         """Return one window of one task."""
+
+    def errors(self, name: str, component: str | None = None) -> tuple[ErrorView, ...]:
+        """Return the last ten errors of every component, or of one, oldest first."""
 
     def subscribe(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` after each sample, from the sampler's thread; return what ends that.
@@ -80,6 +84,7 @@ class Sampler:
         self._histories: dict[str, History] = {}
         self._looks: dict[str, deque[tuple[int, Look]]] = {}
         self._views: dict[str, TopologyView] = {}
+        self._errors: dict[str, tuple[Failure, ...]] = {}
         self._cluster: ClusterView | None = None
         self._kept = Ring[bytes](COARSE)
         self._subscribers: dict[int, Callable[[], None]] = {}
@@ -121,6 +126,7 @@ class Sampler:
         with self._lock:
             self._number += 1
             self._views = dict(sorted(views.items()))
+            self._errors = {topology_id: each.errors for topology_id, each in reading.topologies.items()}
             self._cluster = cluster_view(reading, self._views, self._number)
             kept = (self._cluster, self._views)
         self._kept.add(reading.time_ms, zlib.compress(pickle.dumps(kept, pickle.HIGHEST_PROTOCOL), 1))
@@ -134,8 +140,8 @@ class Sampler:
             looks.append((now_ms, look))
         last_ms, last = looks[-1] if looks else (now_ms, Look({}, {}))
         former = [(at_ms, each) for at_ms, each in looks if at_ms < last_ms]
-        within = [each for at_ms, each in former if last_ms - at_ms <= _JUDGED_MS]
-        before = within[0] if within else former[-1][1] if former else None
+        within = [each for each in former if last_ms - each[0] <= _JUDGED_MS]
+        before = within[0] if within else former[-1] if former else None
         view = topology_view(reading, before, last, history, last_ms)
         return replace(view, problem=reading.problem) if look is None else view
 
@@ -182,6 +188,14 @@ class Sampler:
         view = self.topology(name)
         check_window(window)
         return self._histories[view.id].grown(window).task(task)
+
+    def errors(self, name: str, component: str | None = None) -> tuple[ErrorView, ...]:
+        """Return the last ten errors of every component, or of one, oldest first."""
+        view = self.topology(name)
+        if component is not None:
+            check_component(view, component)
+        found = self._errors.get(view.id, ())
+        return tuple(error_view(each) for each in reversed(found) if component in (None, each.component))
 
     def subscribe(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` after each sample, from the sampler's thread; return what ends that."""

@@ -28,7 +28,7 @@ from sparkstorm.insight.records import (
 )
 from sparkstorm.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
 from sparkstorm.model.failure import Failure
-from sparkstorm.model.task_beats import TaskBeat, gather
+from sparkstorm.model.task_beats import TaskBeat
 from sparkstorm.model.values.metric_values import MetricKind, MetricValue, quantile
 from sparkstorm.model.values.metric_values import merged as added
 from sparkstorm.worker.counting.loop_time import STATES
@@ -56,12 +56,14 @@ class _Parts:
         return assignment.host_by_node.get(slot.node) if assignment and slot else None
 
 
-def topology_view(reading: TopologyReading, before: Look | None, look: Look, history: History, now_ms: int) -> TopologyView:
-    """Return the records of a topology; `before` is an earlier look, from which its health is judged."""
+def topology_view(
+    reading: TopologyReading, before: tuple[int, Look] | None, look: Look, history: History, now_ms: int
+) -> TopologyView:
+    """Return the records of a topology; `before` is an earlier look and its time, from which its health is judged."""
     parts = _parts(reading, look, history, now_ms)
     base, merged = reading.base, parts.merged
     given = len(set(reading.assignment.slot_by_executor.values())) if reading.assignment else 0
-    health = examine(base.name, before or _begin(look), look, reading.workers_wanted, given, reading.problems)
+    health = examine(base.name, before[1] if before else _begin(look), look, reading.workers_wanted, given, reading.problems)
     tasks = {task: _task(parts, task) for task in history.tasks}
     components = {name: _component(parts, name, tasks, health) for name in history.components}
     users = [each for name, each in components.items() if not name.startswith("__")]
@@ -81,6 +83,7 @@ def topology_view(reading: TopologyReading, before: Look | None, look: Look, his
         owner=base.owner,
         launch_ms=base.launch_ms,
         sentence=health.sentence,
+        judged_s=(now_ms - before[0]) / 1000 if before else None,
         is_well=health.is_well,
         culprits=tuple(CulpritView(str(each.fault), each.component, each.sentence) for each in health.culprits),
         problems=reading.problems,
@@ -142,12 +145,10 @@ def _begin(look: Look) -> Look:
 
 
 def _parts(reading: TopologyReading, look: Look, history: History, now_ms: int) -> _Parts:
-    table = reading.outline.component_by_task
-    beats = gather(reading.base.topology_id, None, reading.beats, table, now_ms)
     placed = reading.assignment.slot_by_executor if reading.assignment else {}
     slots = {task: (executor, slot) for executor, slot in placed.items() for task in executor.tasks}
     grown = {name: history.grown(name) for name in WINDOWS_S}
-    return _Parts(reading, look, merge(look.progress.values()), beats.by_task, slots, grown, now_ms)
+    return _Parts(reading, look, merge(look.progress.values()), reading.beat_by_task, slots, grown, now_ms)
 
 
 def _counts(counts: TaskCounts | None) -> Counts:
@@ -227,11 +228,12 @@ def _component(parts: _Parts, name: str, all_tasks: Mapping[int, TaskView], heal
         done=sum(each.done for each in counts) if total else None,
         is_exhausted=is_spout and len(counts) == len(tasks) and all(each.is_exhausted for each in counts),
         faults=tuple(dict.fromkeys(str(each.fault) for each in health.culprits if each.component == name)),
-        last_error=next((_error(each) for each in parts.reading.errors if each.component == name), None),
+        last_error=next((error_view(each) for each in parts.reading.errors if each.component == name), None),
     )
 
 
-def _error(failure: Failure) -> ErrorView:
+def error_view(failure: Failure) -> ErrorView:
+    """Return the record of an error."""
     return ErrorView(
         failure.component, failure.task, failure.host, failure.worker, failure.time_ms, failure.text, failure.traceback
     )

@@ -11,6 +11,7 @@ from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tup
 from sparkstorm.clock import SimClock
 from sparkstorm.insight.audit import EdgeAudit, audit
 from sparkstorm.insight.health import Culprit, Fault, Look, culprits, examine, loads, sentence
+from sparkstorm.insight.sampler import Sampler
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.transport.local import LocalReader
 from sparkstorm.worker.progress import EdgeCounts, Progress, TaskCounts, latency_bucket
@@ -42,25 +43,6 @@ def test_a_topology_that_is_well_keeps_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("open_before", "open_now", "acked", "words"),
-    [
-        (400_000, 423_000, 10_000, "lines has 423,000 open trees, 423 s of work at the present rate"),
-        (423_000, 423_000, 0, "lines has 423,000 open trees, and none ends"),
-        (423_000, 300_000, 10_000, ""),  # it catches up
-        (20_000, 25_000, 10_000, ""),  # 25 s
-        (900, 999, 1, ""),
-    ],
-)
-def test_open_trees_that_are_work_for_long_do_not_keep_up(open_before: int, open_now: int, acked: int, words: str) -> None:
-    before, after = record(1_000), record(11_000)
-    before.counts_by_task[1].pending, after.counts_by_task[1].pending = open_before, open_now
-    after.counts_by_task[1].acked = acked
-    found = examine("words", Look({"node-1:6700": before}, {}), Look({"node-1:6700": after}, {}))
-    assert [each.sentence for each in found.culprits] == [words][: bool(words)]
-    assert found.sentence.startswith(f"words does not run well: {words}" if words else "words keeps up")
-
-
-@pytest.mark.parametrize(
     ("planted", "named"),
     [
         ({"count_2": {"busy_us": 900}}, [(Fault.SLOW, "count")]),
@@ -88,6 +70,73 @@ def test_what_holds_a_spout_back_is_named() -> None:
     found = culprits(loads(before, after))
     assert found[-1].sentence == "lines is held back 70% of the time (backlog), behind count"
     assert sentence("words", (), None, found) == "words does not run well: count is 99% busy on n:1 (task 2); 0 tuples/s"
+
+
+def waited(at_ms: int, pending: int, oldest_ms: int, more: Any = None, **gauges: int) -> Look:
+    """Return a look at open trees, of which the oldest row waits for a task of `count`."""
+    made = record(at_ms, **(more or {}))
+    made.counts_by_task[1].pending = pending
+    for name, value in gauges.items():
+        setattr(made.counts_by_task[2], name, value)
+    return Look({"n:1": made}, {1: 0, 3: 10}, {3: oldest_ms} if oldest_ms else {})
+
+
+def sentence_of(before: Look, after: Look) -> str:
+    return examine("words", before, after, 1, 1).sentence
+
+
+def test_open_trees_that_wait_long_are_named_with_where_they_wait() -> None:
+    found = examine("words", waited(1000, 400_000, 369_000), waited(3000, 423_000, 370_000), 1, 1)
+    assert not found.is_well and [(each.fault, each.component) for each in found.culprits] == [(Fault.WAITING, "count")]
+    assert found.sentence == (
+        "words does not run well: 423,000 open trees wait for count, up to 370 s and ever longer; 3.0 k tuples/s"
+    )
+
+
+def test_trees_that_ended_late_are_named_while_others_are_open() -> None:
+    before, after = waited(1000, 400, 0), waited(3000, 423, 0)
+    after.progress["n:1"].latency_buckets = {latency_bucket(370_000): 50}
+    text = "words does not run well: 423 open trees wait for count, up to 371 s; 3.0 k tuples/s, p99 371 s"
+    assert sentence_of(before, after) == text
+    assert "lines" in sentence_of(before, Look(after.progress, {1: 9, 2: 5}))  # where most bytes wait
+    assert "lines" in sentence_of(before, Look(after.progress, {}))  # else the busiest, of equal ones the first
+    after.progress["n:1"].counts_by_task[1].pending = 0
+    assert sentence_of(before, after).startswith("words keeps up")
+
+
+@pytest.mark.parametrize(
+    ("then_ms", "now_ms", "is_named"),
+    [(3_000, 4_500, True), (0, 4_500, False), (4_000, 4_500, False), (300, 950, False), (9_000, 9_999, True), (0, 10_000, True)],
+)
+def test_a_wait_is_named_when_it_is_long_or_grows_from_look_to_look(then_ms: int, now_ms: int, is_named: bool) -> None:
+    text = sentence_of(waited(1000, 10, then_ms), waited(3000, 12, now_ms))
+    assert ("12 open trees wait for count" in text) is is_named, text
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "done", "ms", "said"),
+    [
+        (2000, 1900, 100, 2_000, "about 38 s"),
+        (0, 1900, 100, 2_000, None),  # a burst
+        (99, 99, 1, 2_000, None),  # too few to tell
+        (2000, 2400, 3000, 2_000, "about 1,333 ms and ever longer"),
+        (2000, 2100, 3000, 2_000, None),
+        (2000, 2400, 8000, 2_000, None),
+        (200, 200, 0, 9_999, None),
+        (200, 200, 0, 10_000, "about 10 s"),
+    ],
+)
+def test_the_wait_of_open_trees_follows_from_how_many_are_done(then: int, now: int, done: int, ms: int, said: str | None) -> None:
+    before, after = waited(1000, then, 0), waited(1000 + ms, now, 0)
+    after.progress["n:1"].latency_buckets = {latency_bucket(100): done}
+    assert sentence_of(before, after).startswith(
+        f"words does not run well: {now:,} open trees wait for count, {said}; " if said else "words keeps up"
+    )
+
+
+def test_inputs_that_code_holds_on_purpose_are_no_wait() -> None:
+    assert sentence_of(waited(1000, 10, 60_000), waited(3000, 10, 62_000, held=5)).startswith("words keeps up")
+    assert "open trees wait" in sentence_of(waited(1000, 10, 60_000), waited(3000, 10, 62_000, held=4))
 
 
 def test_a_task_that_has_moved_is_at_its_newest_owner() -> None:
@@ -136,7 +185,7 @@ def test_a_health_record_is_of_the_time_between_its_looks() -> None:
 @pytest.mark.parametrize("fault", Fault)
 def test_faults_that_cost_tuples_are_not_well_and_those_that_limit_the_rate_are(fault: Fault) -> None:
     found = replace(examine("words", look(1000), look(3000), 1, 1), culprits=(Culprit(fault, "count", "count is so"),))
-    assert found.is_well is (fault in {Fault.SLOW, Fault.SKEWED, Fault.BEHIND, Fault.HELD_BACK})
+    assert found.is_well is (fault in {Fault.SLOW, Fault.SKEWED, Fault.HELD_BACK})
 
 
 @pytest.mark.parametrize(
@@ -204,4 +253,26 @@ def test_a_slow_bolt_of_a_running_topology_is_named() -> None:
         cluster.advance(seconds=3)
         found = examine("words", before, look(), 2, 2)
     slow = next(each for each in found.culprits if each.fault is Fault.SLOW)
-    assert slow.component == "slow" and found.culprits[0] == slow
+    assert slow.component == "slow" and found.culprits[1] == slow
+    assert (found.culprits[0].fault, found.culprits[0].component) == (Fault.WAITING, "slow")
+
+
+def test_trees_that_wait_for_a_slow_bolt_are_named_before_the_first_of_them_is_old() -> None:
+    spout, builder = FeederSpout(["value"]), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("pass", Pass()).shuffle_grouping("spout")
+    builder.set_bolt("slow", Slow()).shuffle_grouping("pass")
+    with LocalCluster(is_lively=True) as cluster:
+        clocks.append(cluster.simulation.clock)
+        cluster.submit(builder.build(), {"topology.workers": 2, "topology.message.timeout.secs": 600}, "words")
+        sampler = Sampler(cluster.source())
+        for number in range(2000):
+            spout.feed([number])
+        found = []
+        for _ in range(15):
+            cluster.advance(seconds=1)
+            sampler.step()
+            found.append(sampler.topology("words"))
+    assert all("open trees wait for slow" in view.sentence and not view.is_well for view in found[1:7])
+    assert "1,779 open trees wait for slow, about 16 s;" in found[1].sentence
+    assert (found[-1].culprits[0].fault, found[-1].culprits[0].component) == ("waiting", "slow")
