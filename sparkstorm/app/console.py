@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 import time
@@ -12,7 +13,7 @@ from sparkstorm.client.handle import TopologyProgress
 from sparkstorm.model.names import counted
 from sparkstorm.model.topology import BAD_STREAM
 
-_WIDTH = 118
+_NARROWEST = 20  # a terminal that says it has fewer columns knows its width badly; half would hide all figures
 
 
 class Console:
@@ -25,7 +26,8 @@ class Console:
         self._is_line_open = False
         self._began = self._last = time.monotonic()
         self._first_executed: int | None = None
-        self._last_executed = 0
+        self._first_done = self._last_executed = 0
+        self._line_length = 0
 
     def say(self, text: str) -> None:
         """One line or several, never torn by the progress line."""
@@ -40,15 +42,25 @@ class Console:
         now = time.monotonic()
         if self._first_executed is None:
             self._began, self._first_executed = now, progress.executed
-            self._last_executed = progress.executed
+            self._last_executed, self._first_done = progress.executed, progress.done
         # fewer than before: the store has lost its tail, and what was lost is executed again
         rate = max(0, progress.executed - self._last_executed) / max(now - self._last, 1e-9)
         self._last, self._last_executed = now, progress.executed
-        text = progress_text(progress, rate)
         with self._lock:
             self._is_line_open = self._is_terminal
-            shown, end = (f"\r{text:<{_WIDTH}}", "") if self._is_terminal else (text, "\n")
-            print(shown, end=end, file=self._stream, flush=True)
+            if not self._is_terminal:
+                print(progress_text(progress, rate), file=self._stream, flush=True)
+                return
+            # The last column stays free: after a character in it some terminals begin a new line.
+            width = max(_NARROWEST, shutil.get_terminal_size().columns - 1)
+            text = progress_text(progress, rate, width, self._left_s(progress, now))
+            print(f"\r{text:<{min(self._line_length, width)}}", end="", file=self._stream, flush=True)
+            self._line_length = len(text)
+
+    def _left_s(self, progress: TopologyProgress, now: float) -> float | None:
+        """Return how long the rest of a source of known extent takes at the speed since this start."""
+        done, took = progress.done - self._first_done, now - self._began
+        return (progress.total - progress.done) * took / done if progress.total and done > 0 else None
 
     def total(self, progress: TopologyProgress) -> None:
         """The totals of the run; speed is of this start alone."""
@@ -63,18 +75,36 @@ class Console:
             self.say(line)
 
 
-def progress_text(progress: TopologyProgress, rate: float) -> str:
-    """done/total, tuples/s, pending, acked, failed, complete latency."""
-    share = ""
+def progress_text(progress: TopologyProgress, rate: float, width: int | None = None, left_s: float | None = None) -> str:
+    """done/total, tuples/s, pending, acked, failed, complete latency; within `width` the least important are left out."""
+    share = left = ""
     if progress.total:
         percent = 100 * progress.done / progress.total
-        share = f"{percent:5.1f} % of {_amount(progress.total)}  "
-    parked = f"  parked {progress.parked:,}" if progress.parked else ""
-    bad = f"  bad {sum(progress.bad.values()):,}" if progress.bad else ""
-    return (
-        f"{share}{rate:>9,.0f} tuples/s  pending {progress.pending:,}  acked {progress.acked:,}  "
-        f"failed {progress.failed:,}{parked}{bad}{_late(progress, '  late {}')}{latency_text(progress)}"
-    )
+        share = f"{percent:5.1f} % of {_amount(progress.total)}"
+        left = "" if left_s is None else f"{_clock(left_s)} left"
+    bad, latency = sum(progress.bad.values()), latency_text(progress).strip()
+    speed = f"{rate:>9,.0f} tuples/s" if width is None else f"{rate:,.0f} tuples/s"
+    parts = {  # by order of place; the number says which go first where there is no room
+        share: 9,
+        left: 4,
+        speed: 8,
+        f"pending {progress.pending:,}": 3,
+        f"acked {progress.acked:,}": 1,
+        f"failed {progress.failed:,}": 6 if progress.failed else 2,
+        f"parked {progress.parked:,}" if progress.parked else "": 6,
+        f"bad {bad:,}" if bad else "": 5,
+        _late(progress, "late {}"): 5,
+        latency: 7,
+    }
+    parts.pop("", None)
+    while width is not None and len(parts) > 1 and len("  ".join(parts)) > width:
+        del parts[min(parts, key=lambda each: parts[each])]
+    return "  ".join(parts)[:width]
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
 
 
 def bad_lines(bad: Mapping[str, int]) -> list[str]:
