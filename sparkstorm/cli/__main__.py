@@ -10,42 +10,40 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, NoReturn
 
 from sparkstorm import __version__
-from sparkstorm.cli import (
-    capsules,
-    changes,
-    dead_letters,
-    doctor,
-    hosts,
-    jobs,
-    logs,
-    monitor,
-    new_project,
-    offline,
-    topologies,
-    upgrades,
-    web,
-)
 from sparkstorm.cli.common import FAILED, Verb
 from sparkstorm.errors import SparkStormError
-from sparkstorm.model import compiled
 
 _INTERRUPTED = 130
 _HELP_COLUMN = 16
 _UNKNOWN = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 _WORD = re.compile(r"[\w-]+")
 
-
-_GROUPS: dict[str, tuple[Any, ...]] = {
-    "run": (jobs,),
-    "look": (topologies, doctor, hosts, monitor, logs, web),
-    "change": (changes, upgrades),
-    "mend": (dead_letters, capsules),
-    "without a cluster": (new_project, offline),
+_GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
+    "run": {"jobs": ("submit", "run", "replay", "update", "follow", "cluster")},
+    "look": {
+        "topologies": ("list", "status", "tasks", "errors", "failures"),
+        "doctor": ("doctor",),
+        "hosts": ("hosts",),
+        "monitor": ("monitor",),
+        "logs": ("logs", "tail"),
+        "web": ("web",),
+    },
+    "change": {
+        "changes": ("kill", "savepoint", "activate", "deactivate", "rebalance", "restart", "log-level"),
+        "upgrades": ("upgrade",),
+    },
+    "mend": {"dead_letters": ("dead-letters",), "capsules": ("capsule",)},
+    "without a cluster": {
+        "new_project": ("init",),
+        "offline": ("explain", "show", "schedule", "recorded"),
+        "completion": ("completion",),
+    },
 }
-"""Verbs by what one wants, with their modules: thirty in one list hid most of them."""
+"""Verbs by what one wants, then by module: a verb that is asked for is imported alone, since all take twice as long to start."""
 
 
 class _VerbGroup:
@@ -82,26 +80,42 @@ class _Parser(argparse.ArgumentParser):
         super().error(f"there is no {found[1]!r}; did you mean {near[0]}?" if found and near else message)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line; a verb is a sub-command that sets `run`."""
+class _Version(argparse.Action):
+    """Option that writes the version, and which row path runs: to find that out imports it."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from sparkstorm.model import compiled
+
+        print(f"sparkstorm {__version__}, row path: {compiled.description}")
+        parser.exit()
+
+
+def parser(verb: str = "") -> argparse.ArgumentParser:
+    """The command line; a verb is a sub-command that sets `run`. With `verb` it may know that one alone."""
     made = _Parser(
         prog="sparkstorm",
         description="Storm topologies in Python, hosted on Spark.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--version", action="version", version=f"sparkstorm {__version__}, row path: {compiled.description}")
+    made.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
     verbs = made.add_subparsers(required=True, metavar="VERB", help="one of those below; sparkstorm VERB --help says more")
     groups = [_VerbGroup(title, verbs) for title in _GROUPS]
+    one = {name for modules in _GROUPS.values() for name, known in modules.items() if verb in known}
     for group, modules in zip(groups, _GROUPS.values(), strict=True):
-        for module in modules:
-            module.add_verbs(group)
+        for name in modules if not one else one & modules.keys():
+            import_module(f"sparkstorm.cli.{name}").add_verbs(group)
     made.epilog = "\n\n".join(map(str, groups))
     return made
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; its exit status."""
-    arguments = parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else [*argv]
+    if words[:1] == ["__complete"]:
+        from sparkstorm.cli.completion import complete
+
+        return complete(words[1:], parser(words[1] if len(words) > 2 else ""))
+    arguments = parser(words[0] if words else "").parse_args(words)
     run: Verb = arguments.run
     try:
         return run(arguments)

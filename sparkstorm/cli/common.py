@@ -14,6 +14,8 @@ from typing import Any
 
 from sparkstorm.cli import terminal
 from sparkstorm.client import ClusterClient, connect
+from sparkstorm.insight.records import TopologyView
+from sparkstorm.insight.sampler import Sampler
 
 Verb = Callable[[argparse.Namespace], int]
 OK, FAILED = 0, 1
@@ -51,6 +53,7 @@ def _watched(run: Verb, arguments: argparse.Namespace) -> int:
         return run(arguments)
     with connect(arguments.cluster) as cluster:
         arguments.held_cluster = cluster
+        arguments.held_samplers = {}
         while True:
             with terminal.page():
                 run(arguments)
@@ -74,6 +77,22 @@ def opened(arguments: argparse.Namespace, writes: bool = False) -> AbstractConte
         cluster.close()
         cluster.require_writer()
     return cluster
+
+
+def sampled(arguments: argparse.Namespace, cluster: ClusterClient, name: str | None = None) -> Sampler:
+    """Return the read model of a cluster, or of one topology of it, which has read the stores just now; --watch has one for all."""
+    only = None if name is None else cluster.topology(name).topology_id
+    held: dict[str | None, Sampler] = getattr(arguments, "held_samplers", {})
+    if only not in held:
+        held[only] = Sampler(cluster.source(only, is_lasting=False))
+    held[only].step()
+    held[only].cluster()  # or the stores have not answered yet
+    return held[only]
+
+
+def sampled_topology(arguments: argparse.Namespace, cluster: ClusterClient) -> TopologyView:
+    """Return the records of the topology that the arguments name, read just now."""
+    return sampled(arguments, cluster, arguments.name).topology(arguments.name)
 
 
 def say(arguments: argparse.Namespace, text: str, record: Mapping[str, Any]) -> None:

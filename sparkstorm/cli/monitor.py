@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkstorm.cli.common import OK, add_topology_verb, at_least, clock_time, opened, write_json
-from sparkstorm.client import TopologyHandle
+from sparkstorm.cli.common import OK, add_topology_verb, at_least, clock_time, opened, sampled, write_json
 from sparkstorm.client.logs import shown
-from sparkstorm.clock import SystemClock
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.errors import NotAliveError, StoreUnavailableError
+from sparkstorm.insight.records import TopologyView
+from sparkstorm.insight.sampler import check_component
 from sparkstorm.worker.progress import percentile_ms
 
 _RATES = ("emitted", "executed", "acked", "failed")
@@ -43,44 +42,43 @@ def add_verbs(verbs: Any) -> None:
 def monitor(arguments: argparse.Namespace) -> int:
     """Write what a topology emits, executes, acks and fails in a second, and the complete latencies of each interval."""
     with opened(arguments) as cluster:
-        handle = cluster.topology(arguments.name)
+        model = sampled(arguments, cluster, arguments.name)
+        view = model.topology(arguments.name)
+        if view.problem:
+            raise StoreUnavailableError(view.problem)
         if arguments.component:
-            known = {info.component_id for info in handle.tasks().values()}
-            if arguments.component not in known:
-                raise InvalidConfigError(
-                    f"{handle.name} has no component {shown(arguments.component)}, only {', '.join(sorted(known))}"
-                )
+            check_component(view, arguments.component)
         if not arguments.json:
             print("  ".join(title.rjust(width) for title, width in _WIDTHS.items()), flush=True)
-        last = look(handle, arguments.component)
+        last = look(view, arguments.component)
         number = 0
         while arguments.lines is None or number < arguments.lines:
             time.sleep(arguments.interval)
-            now = look(handle, arguments.component)
+            model.step()
+            try:
+                view = model.topology(view.id)
+            except NotAliveError:
+                print(f"{view.id} is gone", file=sys.stderr)
+                break
+            if problem := view.problem or model.cluster().stale_reason:  # the next line is of the time until the stores answer
+                print(f"no counts: {shown(problem)}", file=sys.stderr)
+                continue
+            now = look(view, arguments.component)
             record = rates(last, now)
             if arguments.json:
                 write_json(record)
             else:
                 print(rates_text(record), flush=True)
-            if handle.status() is None:
-                print(f"{handle.topology_id} is gone", file=sys.stderr)
-                break
             last = now
             number += 1
     return OK
 
 
-def look(handle: TopologyHandle, component: str | None) -> Look:
-    """Read a topology's counts; latencies are those of whole trees, also where one component is asked for."""
-    sums = dict.fromkeys((*_RATES, "pending"), 0)
-    for each in handle.counts().values():
-        if component in (None, each.component) and not each.component.startswith("__"):
-            for name in sums:
-                sums[name] += getattr(each, name)
-    buckets: Counter[int] = Counter()
-    for progress in handle.progress_by_worker().values():
-        buckets.update(progress.latency_buckets)
-    return Look(SystemClock().now_ms(), sums, buckets)
+def look(view: TopologyView, component: str | None) -> Look:
+    """Return a topology's counts, of which acked and failed are trees; latencies are those of whole trees, also for a component."""
+    of = view.components[component] if component else view
+    counts = {name: getattr(of.counts, name) for name in _RATES}
+    return Look(view.read_ms, {**counts, "pending": of.pending}, view.latency_buckets)
 
 
 def rates(before: Look, now: Look) -> dict[str, Any]:

@@ -57,20 +57,43 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[Any]], width: int | Non
     """Return a table for people: numbers right, texts left.
 
     With a `width` in columns, texts are folded within their cells until a line is no longer than that, the widest column
-    first; a table whose columns are all narrow stays as it is.
+    first. Where that is not enough, columns go below their row, each in lines of its own with its title: texts before
+    numbers, those at the right first.
     """
+    left, blocks = list(range(len(titles))), _blocks(titles, rows, width)
+    while width is not None and len(left) > 1 and max(len(line) for block in blocks for line in block) > width:
+        texts = [n for n in left[1:] if not _is_right(rows, n)]
+        left.remove((texts or left[1:])[-1])
+        blocks = _blocks([titles[n] for n in left], [[row[n] for n in left] for row in rows], width)
+    for block, row in zip(blocks[1:], rows, strict=True):
+        for n in sorted({*range(len(titles))} - {*left}):
+            if (cell := _cell(row[n])) not in ("-", ""):
+                block += folded(f"{titles[n]}: {cell}", width or 0, "  ", "    ")
+    return "\n".join(line for block in blocks for line in block)
+
+
+def folded(text: str, width: int, first: str = "", other: str = "  ") -> list[str]:
+    """Return a text in lines of `width` columns at most, the first and the other ones indented."""
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=other, break_on_hyphens=False) or [first]
+
+
+def _blocks(titles: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None) -> list[list[str]]:
+    """Return the lines of the titles and of each row."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
-    is_right = [bool(rows) and all(isinstance(row[n], (int, float)) for row in rows) for n in range(len(titles))]
+    is_right = [_is_right(rows, n) for n in range(len(titles))]
     if width is not None:
         widths = _narrowed(widths, is_right, width)
-    lines = []
+    blocks = []
     for row in [list(titles), *cells]:
-        folded = [_folded(cell, size) for cell, size in zip(row, widths, strict=True)]
-        for n in range(max(map(len, folded))):
-            parts = [each[n] if n < len(each) else "" for each in folded]
-            lines.append(_line(parts, widths, is_right))
-    return "\n".join(lines)
+        parts = [_folded(cell, size) for cell, size in zip(row, widths, strict=True)]
+        count = max(map(len, parts))
+        blocks.append([_line([each[n] if n < len(each) else "" for each in parts], widths, is_right) for n in range(count)])
+    return blocks
+
+
+def _is_right(rows: Sequence[Sequence[Any]], column: int) -> bool:
+    return bool(rows) and all(isinstance(row[column], (int, float)) for row in rows)
 
 
 def _narrowed(widths: Sequence[int], is_right: Sequence[bool], width: int) -> list[int]:

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from sparkstorm.app.console import bad_lines, held_lines, late_lines
-from sparkstorm.cli.common import NAME_HELP, OK, add_watched_verb, lasted, opened, when, write_json
+from sparkstorm.cli.common import (
+    FAILED,
+    NAME_HELP,
+    OK,
+    add_watched_verb,
+    lasted,
+    opened,
+    sampled,
+    sampled_topology,
+    when,
+    write_json,
+)
 from sparkstorm.cli.terminal import columns, show, table
-from sparkstorm.client import TopologyHandle
 from sparkstorm.client.logs import shown
-from sparkstorm.client.worker_problems import DEAD
 from sparkstorm.clock import SystemClock
-from sparkstorm.cluster.nimbus_state import DriverInfo
-from sparkstorm.model.assignment import TopologySummary, WorkerSlot
-from sparkstorm.model.failure import Failure, FailureGroup
+from sparkstorm.insight.records import ClusterView, DriverView, ErrorView, TaskView, TopologyLine, TopologyView, WorkerView, to_json
+from sparkstorm.model.failure import FailureGroup
 from sparkstorm.model.names import driver_of_node
-from sparkstorm.model.task_beats import TaskBeat
-from sparkstorm.nimbus.error_reports import FAILED
-from sparkstorm.worker.progress import TaskCounts
+from sparkstorm.model.status import TopologyStatus
+from sparkstorm.nimbus.error_reports import FAILED as CANNOT_START
 
-_FIGURES = ("memory_mb", "memory_growth_mb_per_minute", "cpu_percent")
-_COUNTS = ("emitted", "executed", "acked", "failed", "parked", "pending")
+_COUNTS = ("emitted", "executed", "acked", "failed", "parked")
 
 
 def add_verbs(verbs: Any) -> None:
@@ -46,71 +53,99 @@ def add_verbs(verbs: Any) -> None:
 
 
 def list_topologies(arguments: argparse.Namespace) -> int:
-    """List every topology with its status and size, then Nimbus's problems."""
+    """List every topology with its status and size, those that are not well, then Nimbus's problems."""
     with opened(arguments) as cluster:
-        summaries, sentences = cluster.summaries(), cluster.problem_sentences()
-        now_ms = SystemClock().now_ms()
+        model = sampled(arguments, cluster)
+        found = model.cluster()
+        views = [model.topology(topology_id) for topology_id in found.topologies]
+    problems = problems_of(found, views)
     if arguments.json:
-        problems = {about: "; ".join(each) for about, each in sentences.items()}
-        write_json({"topologies": [asdict(each) for each in summaries], "problems": problems})
+        write_json({"topologies": [to_json(each) for each in found.topologies.values()], "problems": problems})
         return OK
     titles = ("name", "status", "workers", "executors", "tasks", "up", "owner", "id")
-    show(table(titles, [_row(each, now_ms) for each in summaries], columns()) if summaries else "no topology runs here")
-    for about, each in sorted(sentences.items()):
-        for sentence in each:
+    now_ms = SystemClock().now_ms()
+    rows = [_row(each, now_ms) for each in found.topologies.values()]
+    show(table(titles, rows, columns()) if rows else "no topology runs here")
+    said = {sentence for sentences in problems.values() for sentence in sentences}
+    for view in views:
+        if not view.is_well and not any(sentence in view.sentence for sentence in said):
+            show(shown(view.sentence))
+    for about, sentences in problems.items():
+        for sentence in sentences:
             show(f"problem ({about}): {shown(sentence)}")
     return OK
 
 
-def _row(each: TopologySummary, now_ms: int) -> tuple[Any, ...]:
-    up = lasted(now_ms - each.launch_ms)
-    return (each.name, each.status, each.num_workers, each.num_executors, each.num_tasks, up, each.owner or "-", each.topology_id)
+def problems_of(cluster: ClusterView, views: Iterable[TopologyView]) -> dict[str, list[str]]:
+    """Return Nimbus's problems, and those of topologies that are not being killed, in sentences by subject, each once."""
+    found = {about: list(sentences) for about, sentences in cluster.problems.items()}
+    said = {sentence for sentences in found.values() for sentence in sentences}
+    for view in views:
+        own = [*view.problems, *([view.problem] if view.problem else [])]
+        if view.status != TopologyStatus.KILLED and (new := [each for each in own if each not in said]):
+            found.setdefault(view.id, []).extend(new)
+    return dict(sorted(found.items()))
+
+
+def _row(each: TopologyLine, now_ms: int) -> tuple[Any, ...]:
+    return (
+        each.name,
+        each.status,
+        each.workers,
+        each.executors,
+        each.tasks,
+        lasted(now_ms - each.launch_ms),
+        each.owner or "-",
+        each.id,
+    )
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """Show what a topology does: status, exact counts by component, workers with their heartbeats, problems."""
+    """Show how a topology does: status, health, exact counts by component, workers with their heartbeats, problems."""
     if arguments.name is None:
         return cluster_status(arguments)
     with opened(arguments) as cluster:
-        handle = cluster.topology(arguments.name)
-        found = status_of(handle)
+        found = sampled_topology(arguments, cluster)
     if arguments.json:
-        write_json(found)
+        write_json(to_json(found))
     else:
         show(status_text(found, SystemClock().now_ms(), columns()))
-    return OK
+    return FAILED if found.problem else OK
 
 
 def tasks(arguments: argparse.Namespace) -> int:
-    """Show the task heartbeats of a topology, gathered every task.heartbeat.frequency.secs."""
+    """Show what each task of a topology does: exact counts, and latencies, queue and last error of its last heartbeat."""
     with opened(arguments) as cluster:
-        handle = cluster.topology(arguments.name)
-        found = handle.task_beats()
+        found = sampled_topology(arguments, cluster)
+    by_task = {task: each for component in found.components.values() for task, each in component.tasks.items()}
     if arguments.json:
-        write_json(asdict(found))
+        write_json({"topology_id": found.id, "read_ms": found.read_ms, "tasks": to_json(dict(sorted(by_task.items())))})
         return OK
-    if not found.by_task:
-        print(f"no task of {handle.topology_id} has reported yet")
-        return OK
+    show(tasks_text(by_task, columns()))
+    if found.problem:
+        print(f"counts cannot be read: {shown(found.problem)}", file=sys.stderr)
+    return FAILED if found.problem else OK
+
+
+def tasks_text(by_task: Mapping[int, TaskView], width: int | None = None) -> str:
+    """Return a row for each task; its lines have `width` columns at most."""
     titles = ("task", "worker", "up", "emitted", "executed", "failed", "queued", "execute us p50/p95/p99", "last error")
-    show(table(titles, [_task_row(task, each) for task, each in sorted(found.by_task.items())], columns()))
-    print(f"as of {lasted(SystemClock().now_ms() - found.time_ms)} ago")
-    return OK
+    return table(titles, [_task_row(each) for _, each in sorted(by_task.items())], width)
 
 
-def _task_row(task: int, each: TaskBeat) -> tuple[Any, ...]:
+def _task_row(each: TaskView) -> tuple[Any, ...]:
     latencies = "/".join(f"{each.execute_us[word]:.0f}" for word in ("p50", "p95", "p99") if word in each.execute_us)
-    name, up = f"{each.component}#{task}", lasted(each.uptime_ms)
-    counts = (each.emitted, each.executed, each.failed + each.retried, each.queued)
-    return (name, str(each.slot), up, *counts, latencies or "-", shown(each.last_error)[:60] or "-")
+    up = "-" if each.uptime_ms is None else lasted(each.uptime_ms)
+    counts = (each.counts.emitted, each.counts.executed, each.counts.failed + each.counts.retried, each.queued or 0)
+    return (f"{each.component}#{each.task}", each.slot, up, *counts, latencies or "-", shown(each.last_error)[:60] or "-")
 
 
 def cluster_status(arguments: argparse.Namespace) -> int:
     """Show the drivers of the cluster, which of them leads, and their slots."""
     with opened(arguments) as cluster:
-        drivers, leader, slots = cluster.drivers(), cluster.leader(), cluster.slots()
-    leading = leader.driver.id if leader and leader.driver else ""
-    rows = [_driver(each, leading, slots) for each in drivers]
+        found = sampled(arguments, cluster).cluster()
+    slots = {node: each.slots for host in found.hosts.values() for node, each in host.nodes.items()}
+    rows = [_driver(each, slots) for each in sorted(found.drivers.values(), key=lambda each: each.number)]
     if arguments.json:
         write_json({"drivers": rows})
         return OK
@@ -121,11 +156,11 @@ def cluster_status(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _driver(each: DriverInfo, leading: str, slots: Mapping[str, int]) -> dict[str, Any]:
+def _driver(each: DriverView, slots: Mapping[str, int]) -> dict[str, Any]:
     own = {node: count for node, count in slots.items() if driver_of_node(node) == each.number}
     return {
         "driver": each.number,
-        "state": "leads" if each.id == leading else "stands by",
+        "state": "leads" if each.is_leader else "stands by",
         "host": each.host,
         "pid": str(each.pid),
         "slots": sum(own.values()),
@@ -134,95 +169,77 @@ def _driver(each: DriverInfo, leading: str, slots: Mapping[str, int]) -> dict[st
     }
 
 
-def status_of(handle: TopologyHandle) -> dict[str, Any]:
-    """Return everything that `status` shows."""
-    summary, base, beats = handle.summary(), handle.status(), handle.beats()
-    dead = handle.dead_slots(beats)
-    return {
-        "topology_id": handle.topology_id,
-        "name": handle.name,
-        "status": str(base) if base else None,
-        "launch_ms": summary.launch_ms if summary else None,
-        "owner": summary.owner if summary else "",
-        "progress": asdict(handle.progress()),
-        "components": counts_by_component(handle.counts()),
-        "workers": [
-            {
-                "slot": f"{beat.node}:{beat.port}",
-                "state": DEAD if WorkerSlot(beat.node, beat.port) in dead else beat.state,
-                "pid": beat.pid,
-                "start_ms": beat.start_ms,
-                "beat_ms": beat.time_ms,
-                "message": beat.message,
-                **{name: figure for name in _FIGURES if type(figure := beat.stats.get(name)) is int},
-            }
-            for beat in beats
-        ],
-        "slots": sorted(map(str, handle.slots())),
-        "problems": handle.problems(),
-        "dead_letters": handle.dead_letters.count(),
-    }
-
-
-def counts_by_component(counts: Mapping[int, TaskCounts]) -> dict[str, dict[str, int]]:
-    """Return the sums of all tasks by component; the system's own components are left out."""
-    found: dict[str, dict[str, int]] = {}
-    for _, each in sorted(counts.items()):
-        if not each.component.startswith("__"):
-            sums = found.setdefault(each.component, {"tasks": 0, **dict.fromkeys(_COUNTS, 0)})
-            sums["tasks"] += 1
-            for name in _COUNTS:
-                sums[name] += getattr(each, name)
-            sums["parked"] -= each.replayed
+def counts_by_component(view: TopologyView) -> dict[str, dict[str, int]]:
+    """Return what `status` shows of each component; the system's own are left out, and what was replayed is not parked."""
+    found = {}
+    for name, each in view.components.items():
+        if not name.startswith("__"):
+            counts = {key: getattr(each.counts, key) for key in _COUNTS}
+            counts["parked"] -= each.counts.replayed
+            found[name] = {"tasks": len(each.tasks), **counts, "pending": each.pending}
     return found
 
 
-def status_text(found: Mapping[str, Any], now_ms: int, width: int | None = None) -> str:
+def status_text(view: TopologyView, now_ms: int, width: int | None = None) -> str:
     """Return the status of a topology for people; its tables in lines of `width` columns at most."""
-    up = f", up {lasted(now_ms - found['launch_ms'])}" if found["launch_ms"] is not None else ""
-    owner = f", of {found['owner']}" if found["owner"] else ""
-    lines = [f"{found['topology_id']} is {found['status'] or 'gone'}{up}{owner}"]
-    if found["components"]:
-        rows = [(name, *sums.values()) for name, sums in found["components"].items()]
-        lines += ["", table(("component", "tasks", *_COUNTS), rows, width)]
-    progress = found["progress"]
-    lines += bad_lines(progress["bad"]) + late_lines(progress["late"]) + held_lines(progress["held"])
-    if progress["p50_ms"] is not None:
-        lines.append(f"complete latency: p50 {progress['p50_ms']:,.0f} ms, p99 {progress['p99_ms']:,.0f} ms")
-    missing = set(found["slots"]) - {worker["slot"] for worker in found["workers"]}
-    used = ("memory_mb", "cpu_percent")
-    rows = [
-        (each["slot"], each["state"], str(each["pid"]), *_ages(each, now_ms), *(each.get(name) for name in used))
-        for each in found["workers"]
+    owner = f", of {view.owner}" if view.owner else ""
+    lines = [f"{view.id} is {view.status}, up {lasted(now_ms - view.launch_ms)}{owner}"]
+    if view.problem:
+        lines.append(f"problem: counts cannot be read: {shown(view.problem)}")
+    else:
+        lines += _figures(view, width)
+    workers = [
+        (each.slot, each.state, _text(each.pid), *_ages(each, now_ms), each.memory_mb, each.cpu_percent)
+        for each in view.workers.values()
     ]
-    rows += [(slot, "no heartbeat", *[None] * 5) for slot in sorted(missing)]
-    if rows:
-        lines += ["", table(("worker", "state", "pid", "up", "last beat", "MiB", "CPU %"), rows, width)]
+    if workers:
+        lines += ["", table(("worker", "state", "pid", "up", "last beat", "MiB", "CPU %"), workers, width)]
     messages = {
         # The end of its log is worth the room where a worker cannot start; `errors` has it for each death.
-        f"worker {each['slot']}: {each['message'] if each['state'] == FAILED else each['message'].partition(chr(10))[0]}"
-        for each in found["workers"]
-        if each["message"]
+        f"worker {each.slot}: {each.message if each.state == CANNOT_START else each.message.partition(chr(10))[0]}"
+        for each in view.workers.values()
+        if each.message
     }
     lines += [shown(each) for each in sorted(messages)]
     said = {each.partition("\n")[0] for each in messages}
-    lines += [f"problem: {shown(problem)}" for problem in found["problems"] if problem not in said]
-    if found["dead_letters"]:
-        lines.append(f"{found['dead_letters']:,} dead letters: sparkstorm dead-letters list {found['name']}")
+    lines += [f"problem: {shown(problem)}" for problem in view.problems if problem not in said]
+    if view.dead_letters:
+        lines.append(f"{view.dead_letters:,} dead letters: sparkstorm dead-letters list {view.name}")
     return "\n".join(lines)
 
 
-def _ages(worker: Mapping[str, Any], now_ms: int) -> tuple[str | None, str]:
-    up = lasted(now_ms - worker["start_ms"]) if worker["start_ms"] else None
-    return up, f"{lasted(now_ms - worker['beat_ms'])} ago"
+def _figures(view: TopologyView, width: int | None) -> list[str]:
+    """Return the lines that come from counts: health, components, what went astray, latencies."""
+    over = "since it began" if view.judged_s is None else f"last {view.judged_s:.0f} s"
+    lines = [f"{shown(view.sentence)} ({over})"]
+    if view.components:
+        rows = [(name, *sums.values()) for name, sums in counts_by_component(view).items()]
+        lines += ["", table(("component", "tasks", *_COUNTS, "pending"), rows, width)]
+    users = {name: each for name, each in view.components.items() if not name.startswith("__")}
+    lines += bad_lines({name: each.counts.bad for name, each in users.items() if each.counts.bad})
+    lines += late_lines({name: (each.counts.late, each.counts.executed) for name, each in users.items() if each.counts.late})
+    lines += held_lines({name: each.held for name, each in users.items() if each.held})
+    if view.complete.p50_ms is not None and view.complete.p99_ms is not None:
+        lines.append(f"complete latency: p50 {view.complete.p50_ms:,.0f} ms, p99 {view.complete.p99_ms:,.0f} ms")
+    return lines
+
+
+def _text(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def _ages(worker: WorkerView, now_ms: int) -> tuple[str, str]:
+    up = "-" if worker.start_ms is None else lasted(now_ms - worker.start_ms)
+    return up, "-" if worker.beat_ms is None else f"{lasted(now_ms - worker.beat_ms)} ago"
 
 
 def errors(arguments: argparse.Namespace) -> int:
     """Show the last ten errors of every component, oldest first."""
     with opened(arguments) as cluster:
-        found = cluster.topology(arguments.name).errors(arguments.component)
+        model = sampled(arguments, cluster, arguments.name)
+        found = model.errors(arguments.name, arguments.component)
     if arguments.json:
-        write_json([asdict(each) for each in found])
+        write_json(to_json(found))
     else:
         print("\n".join(map(error_text, found)) or f"no errors of {arguments.name} are kept")
     return OK
@@ -255,7 +272,9 @@ def failures_text(group: FailureGroup) -> str:
     return "\n".join([lines[0], *(f"{'':11}{shown(line)}" for line in lines[1:])])
 
 
-def error_text(error: Failure) -> str:
+def error_text(error: ErrorView) -> str:
     """Return one error for people."""
     text = "\n".join(map(shown, error.text.splitlines()))
-    return f"{when(error.time_ms)}  {error.component}#{error.task} on {error.place}: {text}"
+    has_own_name = not error.host or error.place.rpartition(":")[0] == error.host
+    place = error.place if has_own_name else f"{error.place} ({error.host})"
+    return f"{when(error.time_ms)}  {error.component}#{error.task} on {place}: {text}"

@@ -18,7 +18,7 @@ _BOX, _TALL = 168, 58  # width and height of a component
 _GAP, _ROW = 132, 92  # between two layers: room for an edge's label; between the middles of two rows
 _EDGE = 40  # margin: room for the label of an edge from a component to itself
 _PORT = 15  # between the ends of two edges at one component: a line of a label
-_SPOUT, _BOLT = PALETTE[2], PALETTE[0]
+_SPOUT, _BOLT, _LOAD = PALETTE[2], PALETTE[0], PALETTE[5]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +115,18 @@ def dot(graph: TopologyGraph) -> str:
     return "\n".join([*lines, "}"])
 
 
-def picture(graph: TopologyGraph, title: str = "") -> Svg:
-    """Draw the graph: components in layers from left to right, feedback edges dashed."""
+def picture(graph: TopologyGraph, title: str = "", busy: Mapping[str, float | None] | None = None) -> Svg:
+    """Draw the graph: components in layers from left to right, feedback edges dashed; `busy` (0 to 1) colours them."""
     layout = graph.layout()
     rows = max((height for path in layout.paths.values() for _, height in path), default=0.0)
     rows = max([rows, *layout.heights.values()])
     width = 2 * _EDGE + (max(layout.layers.values(), default=0) + 1) * (_BOX + _GAP) - _GAP
     height = round(2 * _EDGE + rows * _ROW + _TALL)
-    parts = [_MARKER, *_edges(graph, layout), *(part for node in graph.nodes for part in _box(node, layout))]
+    parts = [
+        _MARKER,
+        *_edges(graph, layout),
+        *(part for node in graph.nodes for part in _box(node, layout, (busy or {}).get(node.id))),
+    ]
     words = title or f"topology of {len(graph.nodes)} components: " + ", ".join(node.id for node in graph.nodes)
     return Svg(document(width, height, parts, words), width, height)
 
@@ -143,7 +147,7 @@ def _y(height: float) -> float:
     return _EDGE + _TALL / 2 + height * _ROW
 
 
-def _box(node: Node, layout: Layout) -> Iterator[str]:
+def _box(node: Node, layout: Layout, busy: float | None = None) -> Iterator[str]:
     """Yield the parts of one component."""
     x, y = _x(layout.layers[node.id]), round(_y(layout.heights[node.id]) - _TALL / 2)
     color = _SPOUT if node.kind == "spout" else _BOLT
@@ -151,6 +155,10 @@ def _box(node: Node, layout: Layout) -> Iterator[str]:
     size = f"{counted(node.executors, 'executor')}, {counted(node.tasks, 'task')}"
     yield f"<g><title>{escape(f'{node.kind} {node.id}: {size}')}</title>"
     yield f'<rect x="{x}" y="{y}" width="{_BOX}" height="{_TALL}" rx="8" fill="{PAPER}" stroke="{color}" stroke-width="1.5"/>'
+    if busy is not None:
+        load = f'fill="{_LOAD}" fill-opacity="{0.6 * min(busy, 1):.2f}"'
+        yield f'<rect x="{x}" y="{y}" width="{_BOX}" height="{_TALL}" rx="8" {load}/>'
+        yield text(x + _BOX - 12, y + 43, f"{busy:.0%}", 12, INK, anchor="end")
     yield text(x + 12, y + 24, cut(node.id, 19), 14, INK, "600")
     yield text(x + 12, y + 43, f"{node.kind} ×{node.executors}{tasks}", 12, FAINT)
     yield "</g>"

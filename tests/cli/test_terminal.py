@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkstorm.cli.__main__ import main, parser
-from sparkstorm.cli.monitor import Look, rates, rates_text
+from sparkstorm.cli.monitor import Look, look, rates, rates_text
 from sparkstorm.cli.terminal import coloured, page, show, table
+from tests.insight.watched import watched
 
 
 class Terminal(io.StringIO):
@@ -43,19 +44,32 @@ def test_texts_are_folded_in_their_column() -> None:
 
 @given(
     st.lists(st.tuples(st.text("ab ", max_size=60), st.integers(0, 10**6), st.text("xy-", max_size=60)), max_size=5),
-    st.integers(45, 120),
+    st.integers(24, 120),
 )
 def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(rows: list[tuple[str, int, str]], width: int) -> None:
     found = table(("one", "number", "two"), rows, width)
     assert max(map(len, found.splitlines())) <= width
     for letter in "abxy":
-        assert found.count(letter) == "".join(str(cell) for row in rows for cell in row).count(letter) + "number".count(letter)
+        titles = "number" * (len(rows) if "number: " in found else 1)
+        assert found.count(letter) == "".join(str(cell) for row in rows for cell in row).count(letter) + titles.count(letter)
 
 
-def test_a_table_of_narrow_columns_stays_as_it_is() -> None:
-    titles = tuple("abcdefgh")
-    row = ["12345678901"] * 8
-    assert table(titles, [row], 40) == table(titles, [row])
+def test_columns_that_find_no_room_go_below_their_row() -> None:
+    titles = ("task", "sent", "host", "why", "size")
+    rows = [("split#1", 1_000, "node-1", "it was in a call of its own for a while", 7), ("count#22", 2, "node-2:6700", "-", 8)]
+    assert table(titles, rows, 34).splitlines() == [
+        "task       sent  host         size",
+        "split#1   1,000  node-1          7",
+        "  why: it was in a call of its own",
+        "    for a while",
+        "count#22      2  node-2:6700     8",
+    ]
+    assert table(titles, rows, 16).splitlines()[-4:] == [
+        "count#22      2",
+        "  host:",
+        "    node-2:6700",
+        "  size: 8",
+    ]
 
 
 def test_states_are_coloured_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,3 +143,13 @@ def test_rates_are_those_between_two_looks() -> None:
 def test_an_interval_without_trees_has_no_latency() -> None:
     look = Look(1_000, dict.fromkeys(("emitted", "executed", "acked", "failed", "pending"), 0), {8: 100})
     assert rates(look, look)["p50_ms"] is None and rates_text(rates(look, look)).split()[-2:] == ["-", "-"]
+
+
+def test_a_look_has_the_counts_of_the_read_model() -> None:
+    with watched() as run:
+        run.feed(10)
+        view = run.sampler.topology("words")
+    whole, count = look(view, None), look(view, "count")
+    assert (whole.counts["emitted"], whole.counts["executed"], whole.counts["acked"]) == (30, 30, 10), "acked are trees"
+    assert (count.counts["executed"], count.counts["acked"]) == (20, 20)
+    assert sum(whole.buckets.values()) == sum(count.buckets.values()) == 10

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,25 +15,25 @@ from sparkstorm.app.driver_office import this_driver
 from sparkstorm.app.job import add_options as add_job_options
 from sparkstorm.app.replay.options import add_options as add_replay_options
 from sparkstorm.app.standing import LeaderWatch, ProblemWatch, TopologyWatch, cluster_conf, up_lines
-from sparkstorm.cli import topologies
 from sparkstorm.cli.__main__ import main, parser
 from sparkstorm.cli.changes import log_levels, plan_record, plan_text, rebalance_options
 from sparkstorm.cli.common import lasted
 from sparkstorm.cli.dead_letters import letter_text
 from sparkstorm.cli.jobs import cluster_environment
 from sparkstorm.cli.terminal import table
-from sparkstorm.cli.topologies import counts_by_component, error_text, failures_text, status_text
+from sparkstorm.cli.topologies import error_text, failures_text, problems_of, status_text, tasks_text
 from sparkstorm.client.logs import LogReader, last_lines, shown
 from sparkstorm.config import keys, merge
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
+from sparkstorm.insight.records import TopologyView
+from sparkstorm.insight.topology_views import error_view
 from sparkstorm.model.assignment import ExecutorId, TaskInfo, WorkerSlot
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Cause, Failure, FailureGroup, FailureKind
 from sparkstorm.model.names import counted
 from sparkstorm.model.requests import LogLevel, RebalancePlan
 from sparkstorm.model.status import RebalanceOptions
-from sparkstorm.model.task_beats import TaskBeat
-from sparkstorm.worker.progress import TaskCounts
+from tests.insight.watched import watched
 
 JOBS = Path(__file__).parents[2] / "jobs"
 ONE, TWO = WorkerSlot("node-1", 6700), WorkerSlot("node-2", 6700)
@@ -137,63 +135,105 @@ def test_a_table_sets_numbers_right_and_texts_left() -> None:
     assert table(("name", "n"), [("a", None), ("b", "x")]).splitlines() == ["name  n", "a     -", "b     x"]
 
 
-def test_a_status_shows_counts_workers_and_what_is_wrong() -> None:
-    two = {2: TaskCounts("count", executed=2), 3: TaskCounts("count", executed=3)}
-    counts = {1: TaskCounts("lines", emitted=5), **two, 4: TaskCounts("__acker")}
-    worker: dict[str, Any] = {
-        "slot": "node-1:6700",
-        "state": "RUNNING",
-        "pid": 7,
-        "start_ms": 1_000,
-        "beat_ms": 60_000,
-        "message": "",
-    }
-    worker |= {"memory_mb": 61, "cpu_percent": 97}
-    failed = {"slot": "node-3:6700", "state": "FAILED", "pid": 0, "start_ms": 0, "beat_ms": 61_000}
-    found: dict[str, Any] = {
-        "topology_id": "words-1-1",
-        "name": "words",
-        "status": "ACTIVE",
-        "launch_ms": 1_000,
-        "owner": "eve",
-        "progress": {"bad": {"lines": 12}, "late": {"sum": [10, 40]}, "held": {"batch": 3}, "p50_ms": 4.0, "p99_ms": 25.4},
-        "components": counts_by_component(counts),
-        "workers": [{**worker, "message": "died\nand its log"}, {**failed, "message": "no\x1b[2J\nits log"}],
-        "slots": ["node-1:6700", "node-2:6700"],
-        "problems": ["too few slots", "worker node-3:6700: no\x1b[2J"],
-        "dead_letters": 3,
-    }
-    assert status_text(found, 61_000).splitlines() == [
-        "words-1-1 is ACTIVE, up 1 min 0 s, of eve",
-        "",
-        "component  tasks  emitted  executed  acked  failed  parked  pending",
-        "lines          1        5         0      0       0       0        0",
-        "count          2        0         5      0       0       0        0",
-        "12 records went to the stream bad of lines",
-        "component 'sum': 10 of 40 tuples (25.0 %) came too late for its windows, behind newer ones of their sender by more than "
-        "lag and allowed lateness; read the source in the order of times (time= of Kafka, files and Redis "
-        "streams), or raise the lag",
-        "component 'batch' holds 3 inputs that it has neither acked nor failed",
-        "complete latency: p50 4 ms, p99 25 ms",
-        "",
-        "worker       state         pid  up         last beat  MiB  CPU %",
-        "node-1:6700  RUNNING       7    1 min 0 s  1 s ago    61   97",
-        "node-3:6700  FAILED        0    -          0 s ago    -    -",
-        "node-2:6700  no heartbeat  -    -          -          -    -",
-        "worker node-1:6700: died",
-        "worker node-3:6700: no\\x1b[2J",
-        "its log",
-        "problem: too few slots",
-        "3 dead letters: sparkstorm dead-letters list words",
-    ]
-    gone = {**found, "status": None, "launch_ms": None, "owner": "", "components": {}, "workers": [], "slots": []}
-    assert status_text(gone, 61_000).splitlines()[0] == "words-1-1 is gone"
+@pytest.fixture(scope="module")
+def words() -> TopologyView:
+    """Return a simulated word count of which a bolt fails: all of its times are the simulation's."""
+    with watched() as run:
+        run.feed(20_000)
+        run.feed(3, "a bad word")
+        view = run.sampler.topology("words")
+    workers = {slot: replace(each, pid=7, memory_mb=61, cpu_percent=97) for slot, each in view.workers.items()}
+    return replace(view, workers=workers, owner="eve")
+
+
+def test_a_status_shows_health_counts_workers_and_what_is_wrong(words: TopologyView) -> None:
+    one, two = words.workers.values()
+    failed = replace(one, slot="node-3:6700", state="FAILED", start_ms=None, message="no\x1b[2J\nits log")
+    lost = replace(one, slot="node-4:6700", state="no heartbeat", pid=None, start_ms=None, beat_ms=None, memory_mb=None)
+    count = words.components["count"]
+    counts = replace(count.counts, parked=5, replayed=2, bad=12, late=10)
+    found = replace(
+        words,
+        sentence="words keeps up\x1b[2J",
+        components={**words.components, "count": replace(count, counts=counts, held=3)},
+        workers={each.slot: each for each in (replace(one, message="died\nand its log"), failed, lost, two)},
+        problems=("too few slots", "worker node-3:6700: no\x1b[2J"),
+        dead_letters=3,
+    )
+    lines = status_text(found, words.launch_ms + 61_000).splitlines()
+    assert lines[0] == f"{words.id} is ACTIVE, up 1 min 1 s, of eve"
+    assert lines[1] == "words keeps up\\x1b[2J (last 3 s)"
+    assert lines[3].split() == ["component", "tasks", "emitted", "executed", "acked", "failed", "parked", "pending"]
+    assert next(line.split() for line in lines if line.startswith("count "))[-2:] == ["3", "0"], "what was replayed is not parked"
+    assert "12 records went to the stream bad of count" in lines
+    assert any("component 'count': 10 of " in line for line in lines)
+    assert "component 'count' holds 3 inputs that it has neither acked nor failed" in lines
+    assert [line.split()[1] for line in lines if line.startswith("node")] == ["RUNNING", "FAILED", "no", "RUNNING"]
+    end = ["worker node-3:6700: no\\x1b[2J", "its log", f"worker {one.slot}: died"]
+    assert lines[-5:] == [*end, "problem: too few slots", "3 dead letters: sparkstorm dead-letters list words"]
+
+
+def test_a_status_without_counts_says_so_and_shows_none(words: TopologyView) -> None:
+    lines = status_text(replace(words, problem="Redis at host:1 does not answer"), words.launch_ms).splitlines()
+    assert lines[1] == "problem: counts cannot be read: Redis at host:1 does not answer"
+    assert not any(line.startswith("component") for line in lines) and any(line.startswith("node1:6700") for line in lines)
+
+
+RENDERED_STATUS = """\
+words-1-1767225600 is ACTIVE, up 0 s, of eve
+words does not run well: lines: 3 trees failed; 38.3 k tuples/s, p99 4 ms (last 3 s)
+
+component  tasks  emitted  executed   acked  failed  parked  pending
+count          2        0    40,018  40,006       3       3        0
+lines          1   20,003         0  20,000       3       0        0
+split          2   40,009    20,003  20,003       0       0        0
+complete latency: p50 0 ms, p99 4 ms
+
+worker      state    pid  up   last beat  MiB  CPU %
+node1:6700  RUNNING  7    0 s  0 s ago     61     97
+node2:6700  RUNNING  7    0 s  0 s ago     61     97
+3 dead letters: sparkstorm dead-letters list words"""
+RENDERED_TASKS = {
+    80: """\
+task       worker      up   emitted  executed  failed  queued  execute us
+                                                               p50/p95/p99
+__acker#1  node1:6700  2 s        0         0       0       0  -
+__acker#2  node2:6700  2 s        0         0       0       0  -
+count#3    node1:6700  2 s        0    40,015      12       0  0/0/0
+  last error: ValueError: a bad word in a long sentence that goes on and o
+count#4    node2:6700  2 s        0         3       0       0  0/0/0
+  last error: ValueError: a bad word in a long sentence that goes on and o
+lines#5    node1:6700  2 s   20,003         0       3       0  -
+split#6    node2:6700  2 s   20,006    10,002       0       0  0/0/0
+split#7    node1:6700  2 s   20,003    10,001       0       0  0/0/0""",
+    120: """\
+task       worker      up   emitted  executed  failed  queued  execute us p50/p95/p99  last error
+__acker#1  node1:6700  2 s        0         0       0       0  -                       -
+__acker#2  node2:6700  2 s        0         0       0       0  -                       -
+count#3    node1:6700  2 s        0    40,015      12       0  0/0/0                   ValueError: a bad word in a long
+                                                                                       sentence that goes on and o
+count#4    node2:6700  2 s        0         3       0       0  0/0/0                   ValueError: a bad word in a long
+                                                                                       sentence that goes on and o
+lines#5    node1:6700  2 s   20,003         0       3       0  -                       -
+split#6    node2:6700  2 s   20,006    10,002       0       0  0/0/0                   -
+split#7    node1:6700  2 s   20,003    10,001       0       0  0/0/0                   -""",
+}
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_status_and_tasks_fit_the_terminal(words: TopologyView, width: int) -> None:
+    by_task = {task: each for component in words.components.values() for task, each in component.tasks.items()}
+    error = "ValueError: a bad word in a long sentence that goes on and on"
+    by_task = {task: replace(each, last_error=error if each.component == "count" else "") for task, each in by_task.items()}
+    assert status_text(words, words.launch_ms, width) == RENDERED_STATUS
+    assert tasks_text(by_task, width) == RENDERED_TASKS[width]
 
 
 def test_what_workers_say_cannot_command_a_terminal() -> None:
     assert shown("a\x1b[31mred\x07\ttab\x9b") == "a\\x1b[31mred\\x07\ttab\\x9b"
     error = Failure(FailureKind.SYSTEM, "boom\x1b]0;title\nnext", "count", 2, "host", "node-1:6700", 0)
-    assert "\x1b" not in error_text(error) and error_text(error).endswith("boom\\x1b]0;title\nnext")
+    said = error_text(error_view(error))
+    assert "\x1b" not in said and said.endswith("boom\\x1b]0;title\nnext")
     letter = DeadLetter(Failure(FailureKind.RAISED, "bad \x1b", "count", 2), "lines", 1, "default", ("word",), ("\x1b[2J",), 4)
     assert "\x1b" not in letter_text("1-1", letter) and "word: '\\x1b[2J'" in letter_text("1-1", letter)
 
@@ -483,10 +523,15 @@ def test_one_is_counted_in_the_singular() -> None:
     assert counted(1, "tuple was", "tuples were") == "1 tuple was"
 
 
-def test_tasks_are_shown_in_the_order_of_their_numbers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    beats = {task: TaskBeat("count", ExecutorId(task, task), ONE, "RUNNING", 1_000) for task in (1, 10, 2)}
-    handle = SimpleNamespace(task_beats=lambda: SimpleNamespace(by_task=beats, time_ms=0))
-    cluster = SimpleNamespace(topology=lambda _: handle)
-    monkeypatch.setattr(topologies, "opened", lambda _: contextlib.nullcontext(cluster))
-    assert main(["tasks", "wc"]) == 0
-    assert re.findall(r"^count#(\d+)", capsys.readouterr().out, re.M) == ["1", "2", "10"]
+def test_tasks_are_shown_in_the_order_of_their_numbers(words: TopologyView) -> None:
+    one = next(iter(words.components["count"].tasks.values()))
+    said = tasks_text({task: replace(one, task=task) for task in (1, 10, 2)})
+    assert re.findall(r"^count#(\d+)", said, re.M) == ["1", "2", "10"]
+
+
+def test_a_problem_is_said_once_and_not_of_a_topology_that_is_killed(words: TopologyView) -> None:
+    with watched() as run:
+        cluster = replace(run.sampler.cluster(), problems={"scheduler": ("too few slots",)})
+    ill = replace(words, problems=("too few slots", "worker a is dead"), problem="Redis does not answer")
+    found = {"scheduler": ["too few slots"], words.id: ["worker a is dead", "Redis does not answer"]}
+    assert problems_of(cluster, [ill, replace(ill, id="other-1-1", status="KILLED")]) == found

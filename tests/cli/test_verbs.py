@@ -35,6 +35,7 @@ from sparkstorm.model.records import encode_record
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.nimbus.nimbus import Nimbus
+from sparkstorm.notebook import displays
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.transport.base import Commit
 from sparkstorm.transport.keys import Keys
@@ -116,17 +117,25 @@ def read(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(said(capsys, *arguments, "--json"))
 
 
-def test_a_life(words: TopologyHandle, cluster: ClusterClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_life(
+    words: TopologyHandle, cluster: ClusterClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     listed = said(capsys, "list").splitlines()
     assert listed[0].split() == ["name", "status", "workers", "executors", "tasks", "up", "owner", "id"]
     assert listed[1].split()[:3] == ["words", "ACTIVE", "1"] and listed[1].endswith(words.topology_id)
     assert "words-" in said(capsys, "status", "words") and words.topology_id in said(capsys, "status", words.topology_id)
-    assert read(capsys, "status", "words")["slots"] == [str(slot) for slot in words.slots()]
+    assert [*read(capsys, "status", "words")["workers"]] == sorted(map(str, words.slots()))
+    assert said(capsys, "__complete", "status", "") == "words\n"
+    assert said(capsys, "__complete", "errors", "words", "--component", "") == "count\nlines\nsplit\n"
+    assert said(capsys, "__complete", "hosts", "drain", "") == "host\n"
+    monkeypatch.setattr(displays, "_APART_S", 0.0)
+    assert "words is ACTIVE · 1 worker" in displays.handle_html(words)
+    assert ">words</td>" in displays.client_html(cluster)
 
     header, rates = said(capsys, "monitor", "words", "-i", "0.2", "--lines", "1").splitlines()
     assert header.split()[:2] == ["time", "emitted/s"] and rates.split()[1:] == ["0", "0", "0", "0", "0", "-", "-"]
     assert read(capsys, "monitor", "words", "--component", "count", "-i", "0.2", "--lines", "1")["executed"] == 0
-    assert "no component nothing, only" in said(capsys, "monitor", "words", "--component", "nothing", status=1)
+    assert "no component 'nothing', only" in said(capsys, "monitor", "words", "--component", "nothing", status=1)
 
     assert said(capsys, "deactivate", "words") == f"{words.topology_id} is inactive\n"
     assert read(capsys, "activate", "words") == {"topology_id": words.topology_id, "status": "ACTIVE"}

@@ -12,6 +12,7 @@ from sparkstorm.api.windows import Count, Duration, TimedBolt, Window, WindowedB
 from sparkstorm.cli.topologies import counts_by_component
 from sparkstorm.client.dead_letters import Replayed, StoredLetters
 from sparkstorm.errors import NotAliveError, ReadOnlyConnectionError, StoreInconsistentError
+from sparkstorm.insight.sampler import Sampler
 from sparkstorm.model.assignment import TaskInfo
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.status import TopologyStatus
@@ -100,8 +101,9 @@ def test_a_replayed_letter_is_parked_no_more_until_it_fails_again(cluster: Local
     letters = letters_of(topology)
 
     def counted() -> tuple[int, int]:
-        counts = topology.progress().counts_by_task
-        return counts_by_component(counts)["count"]["parked"], letters.count()
+        sampler = Sampler(cluster.source())
+        sampler.step()
+        return counts_by_component(sampler.topology(topology.id))["count"]["parked"], letters.count()
 
     assert counted() == (5, 5)
     letters.replay(list(letters.read())[:2])

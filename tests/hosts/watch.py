@@ -10,9 +10,9 @@ import sys
 import time
 from typing import Any
 
-from sparkstorm.cli.topologies import status_of
 from sparkstorm.client import connect
-from sparkstorm.errors import SparkStormError
+from sparkstorm.errors import SparkStormError, StoreUnavailableError
+from sparkstorm.insight.sampler import Sampler
 
 EVERY_S = 0.25
 
@@ -20,14 +20,20 @@ EVERY_S = 0.25
 def main(name: str) -> None:
     """Look until it has drained."""
     with connect() as cluster:
+        model = Sampler(cluster.source())
         while True:
             line: dict[str, Any] = {"at": time.time()}
             try:
                 handle = cluster.topology(name)  # an update gives it another id
-                found = status_of(handle)
-                line |= {"done": found["progress"]["acked"], "parked": found["progress"]["parked"], "problems": found["problems"]}
-                line["workers"] = {each["slot"]: each["state"] for each in found["workers"]}
-                if found["progress"]["is_drained"]:
+                model.step()
+                model.cluster()
+                found = model.topology(handle.topology_id)
+                if found.problem:
+                    raise StoreUnavailableError(found.problem)
+                parked = found.counts.parked - found.counts.replayed
+                line |= {"done": found.counts.acked, "parked": parked, "problems": found.problems}
+                line["workers"] = {slot: each.state for slot, each in found.workers.items()}
+                if found.is_drained:
                     line["sums"] = {str(key): value for key, value in handle.key_values("count")}
             except SparkStormError as error:
                 line["error"] = str(error)

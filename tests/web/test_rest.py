@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from starlette.requests import Request
 
-from sparkstorm.cli.topologies import counts_by_component
+from sparkstorm.cli.topologies import counts_by_component, tasks_text
 from sparkstorm.insight.sampler import Sampler
 from sparkstorm.web.rest import _Streams, delta
 from tests.web.served import served
@@ -46,14 +46,23 @@ def test_all_figures_agree_to_the_last_tuple() -> None:
         at.run.feed(123)
         at.run.cluster.kill_worker("count")
         at.run.feed(77)
-        progress = at.run.cluster.topology("words").progress()
-        told = counts_by_component(progress.counts_by_task)  # the command line
+        view = at.run.sampler.topology("words")
+        told = counts_by_component(view)  # the command line
+        stored = at.run.cluster.topology("words").progress().counts_by_task
+        tasks = tasks_text({task: each for name in view.components for task, each in view.components[name].tasks.items()})
+        rows = {row.split()[0]: row for row in tasks.splitlines()[1:]}
         ours = at.client.get("/api/sparkstorm/v1/topology/words").json()["components"]
         page = at.client.get(f"/api/v1/topology/{at.id}").json()
         storm = {each["spoutId"]: each for each in page["spouts"]} | {each["boltId"]: each for each in page["bolts"]}
         metrics = samples_of(at.client.get("/metrics").text)
         assert told["count"]["executed"] == 400 and told["lines"]["acked"] == 200
         for name, counts in told.items():
+            own = [(task, each) for task, each in stored.items() if each.component == name]
+            assert [sum(getattr(each, key) for _, each in own) for key in ("emitted", "executed", "acked", "failed", "parked")] == [
+                counts[key] for key in ("emitted", "executed", "acked", "failed", "parked")
+            ]
+            for task, each in own:
+                assert f"  {each.emitted:,}  " in rows[f"{name}#{task}"] and f"  {each.executed:,}  " in rows[f"{name}#{task}"]
             assert ours[name]["counts"]["emitted"] == storm[name]["emitted"] == counts["emitted"]
             assert ours[name]["counts"]["acked"] == storm[name]["acked"] == counts["acked"]
             assert metrics["sparkstorm_tuples_emitted_total", ("component", name)] == counts["emitted"]

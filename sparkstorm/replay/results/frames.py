@@ -64,6 +64,12 @@ class Replay(Mapping[str, DataFrame]):
             return [field for field, _ in self._columns[name]]
         return list(self[name].columns) if name in self else []
 
+    def columns_known(self, name: str) -> list[str]:
+        """Return the names of a result's columns where they are declared or it has been read; nothing runs."""
+        if name in self._columns:
+            return [field for field, _ in self._columns[name]]
+        return list(self._frames[name].columns) if name in self._frames else []
+
     @property
     def sinks(self) -> list[str]:
         """Return the names of results that no bolt of this replay reads: ends of the graph, redirected inputs, states."""

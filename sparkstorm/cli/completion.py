@@ -1,0 +1,149 @@
+"""Completion of the command line by a shell: a script for bash, and the words that it asks for.
+
+The script calls `sparkstorm __complete WORD...` with the words before the cursor, of which the last may be empty. It answers with
+verbs, options and choices from the parsers themselves, and with names of what runs: topologies, components, workers, hosts. It
+ends in silence after two seconds, or where it finds nothing; the shell then completes names of files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from sparkstorm.cli.common import OK
+
+HIDDEN = "__complete"
+_PATIENCE_S = 2  # half is too short for a cluster on another host, with the double one has typed the name
+_PLAIN = re.compile(r"[\w.:@/=+-]+")
+"""Words that no shell takes for anything else; a name with other characters is never offered."""
+
+_BASH = """\
+_sparkstorm() {
+    local line="${COMP_LINE:0:COMP_POINT}" word
+    local -a words
+    read -ra words <<< "$line"
+    [[ $line == *[[:space:]] ]] && words+=("")
+    word="${words[-1]}"
+    mapfile -t COMPREPLY < <(sparkstorm __complete "${words[@]:1}" 2>/dev/null)
+    if [[ $word == *[:=]* ]]; then  # bash takes the part after it for the word
+        COMPREPLY=("${COMPREPLY[@]#"${word%"${word##*[:=]}"}"}")
+    fi
+    [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace
+    return 0
+}
+complete -o default -F _sparkstorm sparkstorm
+"""
+_SCRIPTS = {"bash": _BASH}
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add it to the command line."""
+    verb = verbs.add_parser(
+        "completion",
+        help="print a shell's script that completes verbs, options and names",
+        description=completion.__doc__,
+        epilog='in ~/.bashrc: eval "$(sparkstorm completion bash)"',
+    )
+    verb.add_argument("shell", choices=_SCRIPTS, help="bash")
+    verb.set_defaults(run=completion)
+
+
+def completion(arguments: argparse.Namespace) -> int:
+    """Print the script for a shell; it asks `sparkstorm` for names, so it need not be made again for a new version."""
+    print(_SCRIPTS[arguments.shell], end="")
+    return OK
+
+
+def complete(words: Sequence[str], parser: argparse.ArgumentParser) -> int:
+    """Print what the last of some words may become, a candidate a line."""
+    signal.signal(signal.SIGALRM, lambda *_: _stop())
+    signal.alarm(_PATIENCE_S)
+    try:
+        found = candidates(words, parser, live_names)
+    except _TooLongError:
+        return OK
+    finally:
+        signal.alarm(0)
+    print("\n".join(found))
+    return OK
+
+
+class _TooLongError(BaseException):
+    """Raised when the cluster has not answered in time; no client takes it for an error of its own."""
+
+
+def _stop() -> None:
+    raise _TooLongError
+
+
+def candidates(
+    words: Sequence[str], parser: argparse.ArgumentParser, names: Callable[[str, str | None, str | None], Iterable[str]]
+) -> list[str]:
+    """Return what the last word may become; `names` gives live ones: of a kind, of a topology, by a connection file."""
+    *before, word = words or [""]
+    given: dict[str, str] = {}
+    positionals = _positionals(parser)
+    waits: argparse.Action | None = None
+    for each in before:
+        option = _option(parser, each)
+        if option is not None:
+            waits = option if option.nargs != 0 else None
+        elif waits is not None:
+            given[waits.dest] = each
+            waits = waits if waits.nargs in ("+", "*") else None
+        elif positionals:
+            action = positionals[0] if positionals[0].nargs in ("+", "*") else positionals.pop(0)
+            given[action.dest] = each
+            if isinstance(action, argparse._SubParsersAction):
+                if each not in action.choices:
+                    return []
+                parser = action.choices[each]
+                positionals = _positionals(parser)
+    if word.startswith("-"):
+        found: Iterable[str] = [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
+    elif waits is None and not positionals:
+        return []
+    else:
+        action = waits or positionals[0]
+        topology, file = given.get("name"), given.get("cluster")
+        found = action.choices if action.choices is not None else names(str(action.metavar or action.dest), topology, file)
+    return sorted({each for each in map(str, found) if each.startswith(word) and _PLAIN.fullmatch(each)})
+
+
+def _positionals(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [action for action in parser._actions if not action.option_strings]
+
+
+def _option(parser: argparse.ArgumentParser, word: str) -> argparse.Action | None:
+    return next((action for action in parser._actions if word in action.option_strings), None)
+
+
+def live_names(metavar: str, topology: str | None, file: str | None) -> Iterable[str]:
+    """Return the names of a kind that an argument's metavar asks for; nothing where the cluster cannot be asked."""
+    if metavar in ("KEY", "KEY=VALUE"):
+        from sparkstorm.config import keys
+
+        return [f"{name}=" if metavar == "KEY=VALUE" else name for name in keys()]
+    if metavar not in ("NAME", "ID", "COMPONENT", "COMPONENT=N", "NODE:PORT", "HOST"):
+        return ()
+    from sparkstorm.client import connect
+    from sparkstorm.errors import SparkStormError
+
+    try:
+        with connect(file) as cluster:
+            if metavar == "NAME":
+                return [each.name for each in cluster.summaries()]
+            if metavar == "HOST":
+                return [each.host for each in cluster.supervisors()]
+            if topology is None:
+                return ()
+            handle = cluster.topology(topology)
+            if metavar == "NODE:PORT":
+                return [str(slot) for slot in handle.slots()]
+            components = {info.component_id for info in handle.tasks().values()}
+            return [f"{each}=" if metavar == "COMPONENT=N" else each for each in components if not each.startswith("__")]
+    except SparkStormError:
+        return ()
