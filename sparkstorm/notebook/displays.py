@@ -1,4 +1,4 @@
-"""What a notebook shows of a value at the end of a cell, once `%load_ext sparkstorm.notebook` has run.
+"""What a notebook shows of a value at the end of a cell, once `%load_ext sparkstorm.notebook.displays` has run.
 
 Plain HTML and SVG without scripts, so that GitHub, VS Code and nbviewer show it too. A handle or a cluster is read when it is
 shown: a handle twice, a second apart, for rates; shown again it has the lines of the time since then.
@@ -250,3 +250,8 @@ def register(formatter: Any) -> None:
     """Tell IPython's HTML formatter how to show the types."""
     for (module, name), show in BY_TYPE.items():
         formatter.for_type_by_name(module, name, show)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Show the types as HTML in this notebook."""
+    register(shell.display_formatter.formatters["text/html"])
