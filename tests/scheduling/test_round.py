@@ -11,6 +11,7 @@ from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.jstorm.adapter import JStormScheduler
 from sparkstorm.scheduling.records import Topologies
+from sparkstorm.scheduling.resource.scheduler import ResourceAwareScheduler
 from sparkstorm.scheduling.round import plan_round
 from sparkstorm.scheduling.round_memory import topology_view
 from sparkstorm.scheduling.snapshot import KnownTopology, Snapshot
@@ -153,3 +154,16 @@ def test_a_drain_waits_until_the_dead_have_a_place() -> None:
     watching = Watching()
     (made,) = plan_round(DRAINED, {"t-1": {E[0], E[2]}}, watching, {}, 1000).assignments
     assert made.slot_by_executor == {E[0]: SLOTS[0], E[1]: SLOTS[3], E[2]: SLOTS[0], E[3]: SLOTS[3]}
+
+
+@pytest.mark.parametrize(("racks", "used"), [("abab", {"n1", "n3"}), ("aabb", {"n1", "n2"}), ("    ", {"n1", "n2"})])
+def test_a_topology_stays_in_a_rack_that_slots_tell_of(racks: str, used: set[str]) -> None:
+    resources = {"supervisor.cpu.capacity": 20.0, "supervisor.memory.capacity.mb": 1_000.0}
+    supervisors = {
+        name: SupervisorInfo(
+            name, name, 0, 0, (1, 2), resources=resources, scheduler_meta={"rack": f"/{rack}"} if rack.strip() else {}
+        )
+        for name, rack in zip(("n1", "n2", "n3", "n4"), racks, strict=True)
+    }
+    (placed,) = plan_round(Snapshot({"t-1": KNOWN}, {}, supervisors), {}, ResourceAwareScheduler(), {}, 1000).placed.values()
+    assert {slot.node for slot in placed.values()} == used
