@@ -63,15 +63,11 @@ FAULTS = (
     Fault("drain", lambda lab: lab.answer("hosts", "drain", "w3", "--yes"), lambda lab: lab.answer("hosts", "include", "w3")),
     Fault(
         "rebalance",
-        lambda lab: lab.answer("rebalance", "rebalance", "--workers", "2", "--yes"),
-        lambda lab: lab.answer("rebalance", "rebalance", "--workers", "3", "--yes"),
+        lambda lab: lab.answer("rebalance", "rebalance", "--workers", "2", "--wait", "0", "--yes"),
+        lambda lab: lab.answer("rebalance", "rebalance", "--workers", "3", "--wait", "0", "--yes"),
     ),
     Fault("gray upgrade", _upgrade, lambda lab: lab.answer("upgrade", "complete", "gray-upgrade")),
-    Fault(
-        "split brain of drivers",
-        lambda lab: lab.hosts["d1"].cut(lab.keepers),
-        lambda lab: lab.hosts["d1"].heal(lab.keepers),
-    ),
+    Fault("split brain of drivers", lambda lab: _split(lab), lambda lab: _join(lab)),
 )
 
 
@@ -108,6 +104,17 @@ submit verbs.yaml --name later --from saved --detach
 kill later --wait 0
 """.strip().splitlines()
 )
+
+
+def _split(lab: Lab) -> None:
+    lab.cut_off = lab.leader()
+    lab.hosts[lab.cut_off].cut(lab.keepers)
+
+
+def _join(lab: Lab) -> None:
+    now_leads = lab.leader()
+    lab.hosts[lab.cut_off].heal(lab.keepers)
+    assert now_leads != lab.cut_off, f"{now_leads} still leads"
 
 
 def _keeper_on(lab: Lab) -> None:
@@ -179,11 +186,13 @@ def every_verb(lab: Lab) -> int:
 def main(arguments: Sequence[str]) -> int:
     """Run the faults that are named, or all; the number of those that failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.hosts", description=__doc__)
-    parser.add_argument("faults", nargs="*", metavar="FAULT", help="names of faults; all if none is given")
+    parser.add_argument("faults", nargs="*", metavar="FAULT", help="names of faults, one after the other; all if none is given")
     parser.add_argument("--starts", type=int, default=0, metavar="N", help="only start two drivers so often; show their slots")
     parser.add_argument("--firewall", action="store_true", help="let only the ports of docs/operations.md through to each host")
     parser.add_argument("--verbs", action="store_true", help="only try every verb at the client's host")
     options = parser.parse_args(arguments)
+    if unknown := set(options.faults) - {each.name for each in FAULTS}:
+        parser.error(f"no fault is called {min(unknown)!r}; there are {', '.join(each.name for each in FAULTS)}")
     start_reaper()  # when this process is killed, its hosts go
     if reason := why_not():
         print(f"no hosts can be made here: {reason}")
@@ -203,7 +212,8 @@ def main(arguments: Sequence[str]) -> int:
             return every_verb(lab)
         print("| fault, 25 s | counted | lost or doubled | pause (s) | named after (s) | load |", flush=True)
         print("| --- | --- | --- | --- | --- | --- |", flush=True)
-        for fault in [each for each in FAULTS if not options.faults or each.name in options.faults]:
+        by_name = {each.name: each for each in FAULTS}
+        for fault in [by_name[name] for name in options.faults or by_name]:
             try:
                 found = harm(lab, fault)
             except AssertionError as error:

@@ -159,6 +159,7 @@ class Lab:
         self.keepers = [self.hosts[f"zk{number}"] for number in range(1, keepers + 1)]
         self.workers = [self.hosts[f"w{number}"] for number in range(1, workers + 1)]
         self.redis, self.head, self.client = self.hosts["redis"], self.hosts["head"], self.hosts["client"]
+        self.cut_off = ""  # the driver that a fault has cut off
         self._password, self._secret = secrets.token_hex(16), secrets.token_hex(32)
         self._spark_home = Path(importlib.util.find_spec("pyspark").origin or "").parent  # type: ignore[union-attr]
 
@@ -260,6 +261,8 @@ class Lab:
         host = self.hosts[driver]
         size = ["-c", f"sparkstorm.supervisors={len(self.workers)}", "-c", f"sparkstorm.slots.per.supervisor={slots_per_host}"]
         size += ["-c", f"sparkstorm.slots.hosts={len(self.workers)}", "-c", "sparkstorm.slots.start.timeout.ms=600000"]
+        (host.folder / "racks").write_text("".join(f"{worker.name} /rack-of-{worker.name}\n" for worker in self.workers))
+        size += ["-c", "sparkstorm.racks.file=racks", "-c", "sparkstorm.worker.local.dir=/srv/of-slots"]
         command = [str(_BIN / "sparkstorm"), "cluster", "--master", "spark://head:7077", *self.stores(), *size, *options]
         (host.folder / "driver.log").unlink(missing_ok=True)
         process = host.start(
@@ -294,6 +297,12 @@ class Lab:
         assert not done.returncode, f"sparkstorm {' '.join(words)}: {done.stdout}{done.stderr}"
         return done.stdout
 
+    def leader(self) -> str:
+        """Return the host of the driver that leads."""
+        drivers = json.loads(self.answer("status", "--json"))["drivers"]
+        (found,) = [each["host"] for each in drivers if each["state"] == "leads"]
+        return str(found)
+
     def slots_by_host(self) -> dict[str, int]:
         """Return the slots of each host, as `sparkstorm hosts` shows them."""
         return {row["host"]: row["slots"] for row in json.loads(self.answer("hosts", "--json"))["hosts"]}
@@ -303,6 +312,8 @@ class Lab:
         shutil.copytree(Path(__file__).with_name("job"), self.client.folder, dirs_exist_ok=True)
         job = _JOB.format(name=name, per_second=per_second, workers=workers)
         (self.client.folder / f"{name}.yaml").write_text(job)
+        for host in self.hosts.values():
+            (host.folder / f"gate-{name}").unlink(missing_ok=True)  # of an earlier one of that name
         self.answer("submit", f"{name}.yaml", "--detach")
         environment = {**os.environ, "SPARKSTORM_CLUSTER": "/srv/connection.json"}
         command = self.client.inside([sys.executable, str(_WATCH), name])

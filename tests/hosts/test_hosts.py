@@ -65,4 +65,5 @@ def test_a_host_without_power_costs_no_count_and_is_named(tmp_path: Path) -> Non
         fault = Fault("power-off", lambda _: w2.switch_off(), power_on, "w2")
         assert harm(lab, fault, fault_s=10.0, workers=2).named_s is not None
         wait_until(lambda: lab.slots_by_host().get("w2") == 2, "the slots of the host that is back")
-        assert "w2" in lab.answer("hosts")
+        assert "/rack-of-w2" in lab.answer("hosts")
+        assert list((w2.folder / "of-slots" / "logs").glob("slot-w2-*.log"))
