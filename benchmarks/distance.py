@@ -45,11 +45,11 @@ from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.tasks import number_tasks, system_topology, tasks_by_component
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.worker_spec import PlacedExecutor, WorkerSpec
+from sparkstorm.transport.progress import Progress, percentile_ms
 from sparkstorm.transport.reader import RedisReader
 from sparkstorm.transport.redis import RedisTransport
 from sparkstorm.worker.epoch import RandomIds
 from sparkstorm.worker.loop import WakeUp, drive
-from sparkstorm.worker.progress import Progress, percentile_ms
 from sparkstorm.worker.run import Beats, SlotReporter, WorkerRun, plan_of, start_worker
 
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000

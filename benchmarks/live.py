@@ -21,10 +21,10 @@ from typing import Any
 from benchmarks.topologies import column_count, large_tuples, slow_tuples, word_count
 from benchmarks.wordcount import few_words, zipf_words
 from sparkstorm.app.cluster import Cluster
+from sparkstorm.client.submission import SubmitOptions
 from sparkstorm.config import merge
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
-from sparkstorm.nimbus.submission import SubmitOptions
 
 
 def main() -> None:

@@ -20,10 +20,10 @@ import psutil
 
 from sparkstorm.app.cluster import Cluster
 from sparkstorm.client.handle import TopologyHandle
+from sparkstorm.client.submission import SubmitOptions
 from sparkstorm.config import merge
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
-from sparkstorm.nimbus.submission import SubmitOptions
 
 NAME = "bench"
 KINDS = ("workers", "redis", "other")

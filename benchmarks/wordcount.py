@@ -21,9 +21,9 @@ import numpy as np
 
 from benchmarks.topologies import word_count
 from sparkstorm.app.cluster import Cluster
+from sparkstorm.client.submission import SubmitOptions
 from sparkstorm.config import merge
 from sparkstorm.model.status import TopologyStatus
-from sparkstorm.nimbus.submission import SubmitOptions
 
 FEW = [
     "the cow jumped over the moon",

@@ -257,7 +257,7 @@ KEYS_READ_IN = (
     "scheduling/jstorm/",  # a problem in JStorm's form, in which flags and numbers may be texts
 )
 # raw values that are checked before anything may read them, and a key that is refused
-KEYS_CHECKED_IN = {"model/normalise.py", "model/shared_memory.py", "nimbus/validation.py", "nimbus/service.py"}
+KEYS_CHECKED_IN = {"model/normalise.py", "model/shared_memory.py", "nimbus/validation.py", "client/service.py"}
 READERS = {"get", "pop", "text", "integer", "flag", "millis"}
 
 

@@ -24,6 +24,8 @@ from sparkstorm.blobs.store import BlobStore
 from sparkstorm.client.cluster import ClusterClient
 from sparkstorm.client.connect import zookeeper_address
 from sparkstorm.client.handle import TopologyHandle
+from sparkstorm.client.service import NimbusService
+from sparkstorm.client.submission import SubmitOptions
 from sparkstorm.clock import SystemClock
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.nimbus_state import DriverInfo
@@ -46,8 +48,6 @@ from sparkstorm.nimbus.leader_election import LeaderStore, own_name
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.nimbus.parts import TopologyActionListener
 from sparkstorm.nimbus.redis_cleanup import RedisRetirement
-from sparkstorm.nimbus.service import NimbusService
-from sparkstorm.nimbus.submission import SubmitOptions
 from sparkstorm.scheduling.per_topology import chosen_scheduler
 from sparkstorm.settings import DriverSettings, ZooKeeperSettings
 from sparkstorm.supervisor.slot_main import main_by_ticket

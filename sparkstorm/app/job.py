@@ -11,10 +11,10 @@ from typing import Any
 from sparkstorm.app.exit_status import guarded
 from sparkstorm.app.job_file import JobFile, make_topology, read_job_file, topology_conf
 from sparkstorm.client.connect import VARIABLE
+from sparkstorm.client.submission import prepare
 from sparkstorm.config import parse_override, unsupported_among
 from sparkstorm.embedded.passwords import exposed
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.nimbus.submission import prepare
 
 EXITS = "exit status: 0 all done, 1 failed, 3 done but tuples were parked, 4 done but Redis had lost data, 130 stopped from outside"
 

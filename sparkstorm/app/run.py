@@ -21,6 +21,7 @@ from sparkstorm.app.results import DEAD_LETTERS, collect, result_folder
 from sparkstorm.app.waits import Absence
 from sparkstorm.app.watch import FileLogs, Outcome, PublishedLogs, Watch
 from sparkstorm.client.handle import TopologyHandle, TopologyProgress
+from sparkstorm.client.request_client import wait_in_real_time
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.config import keys
 from sparkstorm.errors import (
@@ -37,7 +38,6 @@ from sparkstorm.model.names import counted
 from sparkstorm.model.normalise import normalise_conf
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology
-from sparkstorm.nimbus.request_client import wait_in_real_time
 from sparkstorm.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS
 from sparkstorm.settings import CONTINUE, STORE_LOSS, DriverSettings, SubmissionSettings
 from sparkstorm.transport.connection import AccessRefusedError

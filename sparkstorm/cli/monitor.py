@@ -14,7 +14,7 @@ from sparkstorm.client.logs import shown
 from sparkstorm.errors import NotAliveError, StoreUnavailableError
 from sparkstorm.insight.records import TopologyView
 from sparkstorm.insight.sampler import check_component
-from sparkstorm.worker.progress import percentile_ms
+from sparkstorm.transport.progress import percentile_ms
 
 _RATES = ("emitted", "executed", "acked", "failed")
 _WIDTHS = {"time": 12, **{f"{name}/s": 12 for name in _RATES}, "pending": 10, "p50 ms": 8, "p99 ms": 8}

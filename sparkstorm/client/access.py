@@ -13,6 +13,8 @@ from sparkstorm.blobs.attachments import read_attachments
 from sparkstorm.blobs.local_modules import named_in, pack_sources
 from sparkstorm.blobs.topology_code import classes_in, modules_of, pack_topology
 from sparkstorm.client.readings import StoreSource
+from sparkstorm.client.request_client import Progress
+from sparkstorm.client.service import NimbusService
 from sparkstorm.client.worker_problems import DeadWorkers
 from sparkstorm.clock import SystemClock
 from sparkstorm.cluster.storm_state import StormState
@@ -22,8 +24,6 @@ from sparkstorm.model.assignment import TopologySummary
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.value_types import check_serializers, top_module
-from sparkstorm.nimbus.request_client import Progress
-from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.settings import FileSettings, SubmissionSettings, SupervisorSettings
 from sparkstorm.transport.reader import RedisReader
 

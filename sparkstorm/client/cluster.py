@@ -14,6 +14,9 @@ from sparkstorm.checkpoint.restore import Seeds
 from sparkstorm.client.access import ClusterAccess
 from sparkstorm.client.dead_letters import StoredLetters, kept_in
 from sparkstorm.client.handle import TopologyHandle
+from sparkstorm.client.request_client import Progress
+from sparkstorm.client.service import NimbusService
+from sparkstorm.client.submission import SubmitOptions, sow
 from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.config import Conf
@@ -23,12 +26,8 @@ from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.requests import HostMark, RebalancePlan, RequestKind, topology_name
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
-from sparkstorm.nimbus.request_client import Progress
-from sparkstorm.nimbus.service import NimbusService
-from sparkstorm.nimbus.submission import SubmitOptions
 from sparkstorm.settings import SubmissionSettings
 from sparkstorm.transport.initial_state import RedisSeeding
-from sparkstorm.worker.tasks.states import sow
 
 
 class ClusterClient(ClusterAccess):

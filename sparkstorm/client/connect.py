@@ -13,6 +13,7 @@ from typing import Any, Final
 from sparkstorm.blobs.redis import RedisBytesStore, greet
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.client.cluster import ClusterClient
+from sparkstorm.client.service import NimbusService
 from sparkstorm.clock import SystemClock
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore, viewer_identity
@@ -28,7 +29,6 @@ from sparkstorm.embedded.connection import (
 )
 from sparkstorm.embedded.redis import client_of
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.nimbus.service import NimbusService
 
 VARIABLE: Final = "SPARKSTORM_CLUSTER"
 _REDIS_ANSWER_S = 10.0

@@ -13,6 +13,8 @@ from typing import Any
 from sparkstorm.client.access import ClusterAccess
 from sparkstorm.client.dead_letters import StoredLetters
 from sparkstorm.client.readings import StoreSource
+from sparkstorm.client.request_client import Progress as Steps
+from sparkstorm.client.savepoints import Source, write_in_time
 from sparkstorm.client.state_frames import state_frame
 from sparkstorm.client.tap import Sample, samples
 from sparkstorm.client.upgrade import Upgrades
@@ -26,11 +28,9 @@ from sparkstorm.model.requests import LogLevel, RebalancePlan, topology_name
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.task_beats import TaskBeats
 from sparkstorm.model.topology import DEFAULT_STREAM, Topology
-from sparkstorm.nimbus.request_client import Progress as Steps
+from sparkstorm.transport.keys import tap_name
+from sparkstorm.transport.progress import Progress, TaskCounts, merge, percentile_ms
 from sparkstorm.transport.reader import RedisReader
-from sparkstorm.worker.progress import Progress, TaskCounts, merge, percentile_ms
-from sparkstorm.worker.tasks.savepoints import Source, write_in_time
-from sparkstorm.worker.tasks.taps import tap_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+from sparkstorm.client.service import NimbusService
 from sparkstorm.client.worker_problems import FEWEST_BEATS, DeadWorkers, Worker, worker_problems
 from sparkstorm.clock import Clock
 from sparkstorm.cluster.storm_state import StormState
@@ -17,10 +18,9 @@ from sparkstorm.model.assignment import Assignment, SupervisorInfo, TopologyBase
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.task_beats import TaskBeat, gather
-from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.scheduling.settings import ChoiceSettings
 from sparkstorm.settings import SupervisorSettings
-from sparkstorm.worker.progress import Progress
+from sparkstorm.transport.progress import Progress
 
 _LEAST_MS = 4_000
 _Placed = tuple[Assignment | None, tuple[WorkerBeat, ...]]

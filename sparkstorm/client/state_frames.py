@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from sparkstorm.api.value_columns import natural_array
+from sparkstorm.client.task_records import Kept
 from sparkstorm.model.values.tagged import is_tagged, tag_text
-from sparkstorm.worker.tasks.kept import Kept
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,12 +8,12 @@ from typing import Any
 
 from sparkstorm.blobs.trial import try_code
 from sparkstorm.client.access import ClusterAccess
+from sparkstorm.client.request_client import Progress as Steps
 from sparkstorm.clock import SystemClock
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import MASTER, Topology
 from sparkstorm.model.upgrade import GrayUpgrade, UpgradeOptions, UpgradeStage, code_text
-from sparkstorm.nimbus.request_client import Progress as Steps
 from sparkstorm.scheduling.upgrade.gray_upgrade import classify, confirmed, upgradable
 from sparkstorm.scheduling.upgrade.live_shadow import ShadowFigures, shadow_figures
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sparkstorm.worker.progress import Progress
+from sparkstorm.transport.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from enum import StrEnum
 
 from sparkstorm.insight.audit import EdgeAudit, audit
 from sparkstorm.model.names import counted
-from sparkstorm.worker.counting.loop_time import PAUSES
-from sparkstorm.worker.progress import Progress, TaskCounts, merge, percentile_ms
+from sparkstorm.transport.progress import PAUSES, Progress, TaskCounts, merge, percentile_ms
 
 _SLOW = 0.8  # busy share; at 0.4 a task that keeps up would be called slow, at 1.0 hardly any ever would
 _HELD = 0.1  # paused share; half of it is the noise of a pause between two commits

@@ -17,8 +17,7 @@ import numpy.typing as npt
 from sparkstorm.insight.records import COUNTS, WINDOWS_S, Counts, Latency, Window
 from sparkstorm.insight.ring import COARSE, FINE, Ring
 from sparkstorm.model.outline import TopologyOutline
-from sparkstorm.worker.counting.loop_time import PAUSES
-from sparkstorm.worker.progress import BUCKETS, Edge, Progress, bucket_bound_ms, percentile_ms
+from sparkstorm.transport.progress import BUCKETS, PAUSES, Edge, Progress, bucket_bound_ms, percentile_ms
 
 Numbers = npt.NDArray[np.int64]
 _COLUMNS = (*COUNTS, "busy_us", *(f"{cause}_us" for cause in PAUSES))

@@ -25,7 +25,7 @@ from sparkstorm.insight.records import WINDOWS_S, ClusterView, ErrorView, Topolo
 from sparkstorm.insight.ring import COARSE, Ring
 from sparkstorm.insight.topology_views import error_view, topology_view
 from sparkstorm.model.failure import Failure
-from sparkstorm.worker.progress import merge
+from sparkstorm.transport.progress import merge
 
 
 class ReadModel(Protocol):

@@ -31,8 +31,7 @@ from sparkstorm.model.failure import Failure
 from sparkstorm.model.task_beats import TaskBeat
 from sparkstorm.model.values.metric_values import MetricKind, MetricValue, quantile
 from sparkstorm.model.values.metric_values import merged as added
-from sparkstorm.worker.counting.loop_time import STATES
-from sparkstorm.worker.progress import Progress, TaskCounts, merge
+from sparkstorm.transport.progress import STATES, Progress, TaskCounts, merge
 
 RECENT = "1m"
 NO_HEARTBEAT = "no heartbeat"

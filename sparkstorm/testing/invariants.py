@@ -16,8 +16,8 @@ from sparkstorm.testing.local_cluster import LocalCluster
 from sparkstorm.testing.sim_data import TopologyData
 from sparkstorm.transport.frames import ROWS, RowFrame, decode, kind_of
 from sparkstorm.transport.local import LocalStore
+from sparkstorm.transport.progress import Edge, Progress, merge
 from sparkstorm.worker.epoch import as_roots
-from sparkstorm.worker.progress import Edge, Progress, merge
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 
 _ROOTS_OF_HELD = 3  # their place in the record of a held input (PendingInput.encode)

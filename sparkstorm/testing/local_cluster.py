@@ -20,6 +20,9 @@ from sparkstorm.blobs.topology_code import pack_topology
 from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT, Seeds
 from sparkstorm.client.readings import StoreSource
+from sparkstorm.client.savepoints import Source
+from sparkstorm.client.service import NimbusService
+from sparkstorm.client.submission import sow
 from sparkstorm.cluster.base import StateStore
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
@@ -32,7 +35,6 @@ from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.metric_values import MetricValue
 from sparkstorm.nimbus.nimbus import Nimbus
-from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.scheduling.per_topology import chosen_scheduler
 from sparkstorm.supervisor.local import MemoryDisk
 from sparkstorm.testing.components import FeederSpout
@@ -42,9 +44,7 @@ from sparkstorm.testing.sim_data import DataPlane
 from sparkstorm.testing.sim_slot import KEY, Duty, SimNode, SimSlot
 from sparkstorm.testing.simulation import Simulation
 from sparkstorm.transport.local import LocalReader, LocalSeeding
-from sparkstorm.worker.progress import TaskCounts
-from sparkstorm.worker.tasks.savepoints import Source
-from sparkstorm.worker.tasks.states import sow
+from sparkstorm.transport.progress import TaskCounts
 
 _FIRST_PORT = 6700
 _QUIET_MS = 20  # longer than a spout's longest pause: a component that is silent for so long has nothing to do

@@ -22,7 +22,7 @@ from sparkstorm.testing.sim_data import TopologyData
 from sparkstorm.testing.sim_slot import SimSlot
 from sparkstorm.testing.sim_transport import Arrivals
 from sparkstorm.transport.local import LocalReader, LocalStore
-from sparkstorm.worker.progress import Progress, TaskCounts, merge
+from sparkstorm.transport.progress import Progress, TaskCounts, merge
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 
 _GAUGES = {"component", "token", "is_exhausted", "is_waiting", "total", "done"}

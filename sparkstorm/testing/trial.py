@@ -11,12 +11,12 @@ from typing import Any
 
 from sparkstorm.api.builder import TopologyBuilder
 from sparkstorm.blobs.topology_code import pack_topology
+from sparkstorm.client.request_client import PendingRequest
 from sparkstorm.errors import SparkStormError, StoreInconsistentError, StoreUnavailableError
 from sparkstorm.model.requests import LogLevel, Request, RequestKind
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.upgrade import UpgradeOptions, UpgradeState
-from sparkstorm.nimbus.request_client import PendingRequest
 from sparkstorm.settings import DeliverySettings
 from sparkstorm.testing.components import FeederSpout, Nothing, TargetSink
 from sparkstorm.testing.faults import Fault, Scale

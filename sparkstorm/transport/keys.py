@@ -42,6 +42,11 @@ class Keys:
         return f"{self.prefix}:log:{slot}"
 
 
+def tap_name(component: str, stream: str) -> str:
+    """Return the name of a stream's tap: "component:stream"."""
+    return f"{component}:{stream}"
+
+
 def read_cursor(stored: bytes | None, key: str) -> Cursor:
     """A stored cursor, START when there is none; StoreInconsistentError names the key when it holds something else."""
     if stored is None:

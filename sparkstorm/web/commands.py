@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from sparkstorm.client import ClusterClient
+from sparkstorm.client.service import NimbusService
 from sparkstorm.errors import ReadOnlyConnectionError, StoreUnavailableError
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.requests import LogLevel, RebalancePlan, RequestKind
 from sparkstorm.model.status import RebalanceOptions
-from sparkstorm.nimbus.service import NimbusService
 
 Answer = TypeVar("Answer")
 _MOST_READING = 8

@@ -17,7 +17,7 @@ from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.insight.records import ClusterView, ComponentView, TopologyView, UserMetricView
 from sparkstorm.insight.sampler import ReadModel
 from sparkstorm.model.values.metric_values import PER_OCTAVE
-from sparkstorm.worker.progress import BUCKETS, bucket_bound_ms
+from sparkstorm.transport.progress import BUCKETS, bucket_bound_ms
 
 MEDIA_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _RECENT = "1m"

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from sparkstorm.clock import Clock
 from sparkstorm.executor.pieces import count_rows
 from sparkstorm.transport.frames import Row
+from sparkstorm.transport.progress import BACKLOG, INACTIVE, EdgeCounts
 from sparkstorm.worker.backpressure import Backpressure
 from sparkstorm.worker.counting.counters import Counters
-from sparkstorm.worker.counting.loop_time import BACKLOG, INACTIVE
 from sparkstorm.worker.counting.meters import Meters
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.failed_inputs import FailedInputs
-from sparkstorm.worker.progress import EdgeCounts
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.inbox import Chunk
 from sparkstorm.worker.tasks.spout_task import SpoutTask

@@ -25,10 +25,10 @@ from sparkstorm.settings import EpochSettings
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import Commit
 from sparkstorm.transport.frames import AckerMessages, Numbers, Row, SettledRoots
+from sparkstorm.transport.progress import EdgeCounts
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.journal import Whole
 from sparkstorm.worker.open_blocks import OpenBlock
-from sparkstorm.worker.progress import EdgeCounts
 from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.spout_task import SpoutTask

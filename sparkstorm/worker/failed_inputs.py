@@ -15,8 +15,8 @@ from sparkstorm.executor.runner import ReportError
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.model.worker_spec import Suspect
+from sparkstorm.transport.progress import TaskCounts
 from sparkstorm.worker.epoch import Epoch
-from sparkstorm.worker.progress import TaskCounts
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.capsules import Capsules
 from sparkstorm.worker.tasks.circuit_breaker import CircuitBreaker

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from sparkstorm.model.names import counted
+from sparkstorm.transport.progress import IDLE, TaskCounts
 from sparkstorm.worker.backpressure import SPOUTS_STOP_AT, Backpressure
-from sparkstorm.worker.counting.loop_time import IDLE
-from sparkstorm.worker.progress import TaskCounts
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 from sparkstorm.worker.tasks.task_factory import TaskSet
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan

@@ -12,7 +12,7 @@ from sparkstorm.grouping.routes import MakeTarget, Rows, Target
 from sparkstorm.model.topology import LATE_PREFIX, WATERMARK_STREAM
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport.frames import travelled
-from sparkstorm.worker.progress import EdgeCounts
+from sparkstorm.transport.progress import EdgeCounts
 from sparkstorm.worker.tasks.inbox import FindSource
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sparkstorm.clock import Clock
+from sparkstorm.transport.progress import BACKLOG, INACTIVE, PENDING, STORE
 from sparkstorm.worker.backpressure import Backpressure
-from sparkstorm.worker.counting.loop_time import BACKLOG, INACTIVE, PENDING, STORE
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.tasks.circuit_breaker import CircuitBreaker

@@ -22,10 +22,11 @@ from sparkstorm.model.values.metric_values import MetricValue
 from sparkstorm.model.worker_messages import SetStatus
 from sparkstorm.settings import EpochSettings
 from sparkstorm.transport.base import Commit, Transport
+from sparkstorm.transport.progress import BUSY, COMMIT, READ, STORE, Progress
 from sparkstorm.worker.backpressure import Backpressure
 from sparkstorm.worker.bolt_turns import BoltTurns
 from sparkstorm.worker.counting.counters import Counters
-from sparkstorm.worker.counting.loop_time import BUSY, COMMIT, READ, STORE, LoopTime
+from sparkstorm.worker.counting.loop_time import LoopTime
 from sparkstorm.worker.counting.meters import Meters, Reporter
 from sparkstorm.worker.epoch import Epoch, IdSource, key_source
 from sparkstorm.worker.epoch_budget import Budget
@@ -33,7 +34,6 @@ from sparkstorm.worker.epoch_commit import CommitBuilder
 from sparkstorm.worker.failed_inputs import FailedInputs
 from sparkstorm.worker.idle_reasons import Waiting
 from sparkstorm.worker.journal import reading
-from sparkstorm.worker.progress import Progress
 from sparkstorm.worker.read_window import ReadWindow
 from sparkstorm.worker.sinks import Sinks, claimed
 from sparkstorm.worker.spout_turns import SpoutTurns

@@ -20,7 +20,9 @@ from sparkstorm.api import (
     bolt,
 )
 from sparkstorm.checkpoint.files import read_checkpoint
+from sparkstorm.client.savepoints import Source
 from sparkstorm.client.state_frames import state_frame, state_table
+from sparkstorm.client.task_records import Kept
 from sparkstorm.connectors import FileLines, find_files
 from sparkstorm.errors import CheckpointError
 from sparkstorm.model.topology import Topology
@@ -28,8 +30,6 @@ from sparkstorm.model.values.tagged import read_value
 from sparkstorm.replay import checkpoint_states, replay_locally
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Shared
 from sparkstorm.transport.local import LocalReader
-from sparkstorm.worker.tasks.kept import Kept
-from sparkstorm.worker.tasks.savepoints import Source
 from tests.topologies import Count, word_count
 from tests.worker.building import Collecting, chain
 

@@ -39,8 +39,8 @@ from sparkstorm.notebook import displays
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.transport.base import Commit
 from sparkstorm.transport.keys import Keys
+from sparkstorm.transport.progress import EdgeCounts, Progress, TaskCounts
 from sparkstorm.transport.redis import RedisTransport
-from sparkstorm.worker.progress import EdgeCounts, Progress, TaskCounts
 from tests import pages
 from tests.client.bare import ended, sparkstorm
 from tests.nimbus.nimbus_bench import wordcount

@@ -14,7 +14,7 @@ from sparkstorm.insight.health import Culprit, Fault, Look, culprits, examine, l
 from sparkstorm.insight.sampler import Sampler
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.transport.local import LocalReader
-from sparkstorm.worker.progress import EdgeCounts, Progress, TaskCounts, latency_bucket
+from sparkstorm.transport.progress import EdgeCounts, Progress, TaskCounts, latency_bucket
 from tests.worker.building import Pass
 
 EDGE = ("lines", "default", "count")

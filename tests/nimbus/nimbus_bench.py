@@ -6,6 +6,8 @@ from typing import Any
 
 from sparkstorm.blobs.local import LocalBytesStore
 from sparkstorm.blobs.store import BlobStore
+from sparkstorm.client.request_client import PendingRequest
+from sparkstorm.client.service import NimbusService
 from sparkstorm.clock import SimClock
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
@@ -15,8 +17,6 @@ from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, 
 from sparkstorm.model.status import RebalanceOptions
 from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology
 from sparkstorm.nimbus.nimbus import Nimbus
-from sparkstorm.nimbus.request_client import PendingRequest
-from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.view import Scheduler
 

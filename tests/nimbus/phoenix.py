@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkstorm.blobs.store import BlobStore
+from sparkstorm.client.service import NimbusService
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import FailedAssignTopologyError, StoreUnavailableError
 from sparkstorm.model.assignment import Assignment
 from sparkstorm.nimbus.cleanup import NothingToRetire
 from sparkstorm.nimbus.nimbus import Nimbus
-from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView

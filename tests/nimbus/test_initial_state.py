@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from sparkstorm.client.submission import Seed
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import FencedError, InvalidConfigError
-from sparkstorm.nimbus.submission import Seed
 from sparkstorm.transport.base import Commit
 from sparkstorm.transport.local import LocalSeeding, LocalStore, LocalTransport
 from tests.nimbus.nimbus_bench import CODE, KEY, Bench, wordcount

@@ -8,6 +8,7 @@ import pytest
 
 from sparkstorm.blobs.redis import RedisBytesStore
 from sparkstorm.blobs.store import BlobStore
+from sparkstorm.client.service import NimbusService
 from sparkstorm.clock import SystemClock
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
@@ -17,7 +18,6 @@ from sparkstorm.model.assignment import SupervisorInfo
 from sparkstorm.model.requests import OutcomeState
 from sparkstorm.model.status import RebalanceOptions
 from sparkstorm.nimbus.nimbus import Nimbus
-from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.scheduling.default import DefaultScheduler
 from tests.nimbus.nimbus_bench import CODE, KEY, wordcount
 

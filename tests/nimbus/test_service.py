@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.blobs.local import LocalBytesStore
+from sparkstorm.client.submission import SubmitOptions, prepare
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.config import default_conf
 from sparkstorm.errors import (
@@ -22,7 +23,6 @@ from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.task_beats import TaskBeats
 from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology
 from sparkstorm.nimbus.cleanup import NothingToRetire
-from sparkstorm.nimbus.submission import SubmitOptions, prepare
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView

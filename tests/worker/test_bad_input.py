@@ -16,6 +16,8 @@ from sparkstorm.api import BasicBolt, BasicOutputCollector, ReplayableSpout, Sta
 from sparkstorm.blobs.local import LocalBytesStore
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.checkpoint.files import read_checkpoint
+from sparkstorm.client.savepoints import Source
+from sparkstorm.client.task_records import Kept
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
@@ -29,9 +31,7 @@ from sparkstorm.recording.capsule_files import read_capsule
 from sparkstorm.supervisor.node_dir import NodeDir
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from sparkstorm.transport.local import LocalReader, LocalStore
-from sparkstorm.worker.progress import Progress
-from sparkstorm.worker.tasks.kept import Kept
-from sparkstorm.worker.tasks.savepoints import Source
+from sparkstorm.transport.progress import Progress
 from tests.worker.building import Collecting, chain
 
 Do = Callable[[Any, Tuple], object]

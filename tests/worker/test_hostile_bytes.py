@@ -22,8 +22,8 @@ from sparkstorm.testing.local_topology import LocalTopology
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import START, TaskRecord
 from sparkstorm.transport.frames import AckerMessages, SettledRoots
+from sparkstorm.transport.progress import Progress
 from sparkstorm.worker.journal import Journal
-from sparkstorm.worker.progress import Progress
 from sparkstorm.worker.tasks.pending_inputs import decode_held
 from tests.topologies import Count
 from tests.worker.building import Collecting, Pass, chain

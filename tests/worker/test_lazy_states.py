@@ -13,7 +13,9 @@ from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, Topolo
 from sparkstorm.blobs.topology_code import pack_topology
 from sparkstorm.checkpoint.files import CheckpointWriter, read_checkpoint
 from sparkstorm.checkpoint.restore import Seeds
+from sparkstorm.client.savepoints import Source
 from sparkstorm.client.state_frames import state_table
+from sparkstorm.client.submission import sow
 from sparkstorm.errors import InvalidTopologyError, StoreUnavailableError, WorkerFailedError
 from sparkstorm.executor.lazy_state import LazyState
 from sparkstorm.grouping.hashing import stable_hash
@@ -25,8 +27,6 @@ from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.sim_transport import SimTransport
 from sparkstorm.transport.local import LocalReader, LocalSeeding, LocalStore
-from sparkstorm.worker.tasks.savepoints import Source
-from sparkstorm.worker.tasks.states import sow
 
 LAZY: dict[str, Any] = {"topology.state.backend": "lazy", "topology.state.cache.keys": 4}
 MEMORY: dict[str, Any] = {"topology.state.backend": "memory"}

@@ -15,8 +15,8 @@ from sparkstorm.model.topology import Topology
 from sparkstorm.model.worker_messages import SetStatus
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.testing.invariants import Invariants
-from sparkstorm.worker.counting.loop_time import BACKLOG, BUSY, COMMIT, IDLE, PENDING, STATES, LoopTime, TaskTime
-from sparkstorm.worker.progress import EdgeCounts, Progress, TaskCounts, merge
+from sparkstorm.transport.progress import BACKLOG, BUSY, COMMIT, IDLE, PENDING, STATES, EdgeCounts, Progress, TaskCounts, merge
+from sparkstorm.worker.counting.loop_time import LoopTime, TaskTime
 from sparkstorm.worker.worker import Worker
 from tests.worker.building import Pass, chain
 from tests.worker.by_hand import Workers

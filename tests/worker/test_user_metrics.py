@@ -24,7 +24,7 @@ from sparkstorm.insight.sampler import Sampler
 from sparkstorm.model.values.metric_values import MetricKind, MetricValue
 from sparkstorm.replay.local import replay_locally
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared
-from sparkstorm.worker.progress import Progress, TaskCounts, merge
+from sparkstorm.transport.progress import Progress, TaskCounts, merge
 
 
 class Counting(StatefulBolt):

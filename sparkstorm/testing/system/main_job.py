@@ -20,8 +20,8 @@ from sparkstorm.embedded.connection import load_connection, signing_key
 from sparkstorm.errors import SparkStormError, StoreUnavailableError
 from sparkstorm.model.assignment import WorkerBeat
 from sparkstorm.testing.system.processes import command_of, descendants, is_gone
+from sparkstorm.transport.progress import Progress, merge
 from sparkstorm.transport.reader import RedisReader
-from sparkstorm.worker.progress import Progress, merge
 
 ROOT = Path(__file__).parents[3]
 _POLL_S = 0.005

@@ -7,8 +7,8 @@ from typing import Any
 
 from sparkstorm.executor.runner import ReportError, report_of
 from sparkstorm.transport.base import Commit
+from sparkstorm.transport.progress import EdgeCounts, Progress, TaskCounts
 from sparkstorm.worker.counting.meters import Meters
-from sparkstorm.worker.progress import EdgeCounts, Progress, TaskCounts
 from sparkstorm.worker.tasks.task_factory import TaskSet
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 

@@ -7,14 +7,7 @@ bolts. Microseconds, differences of absolute readings: fractions that one lap lo
 
 from __future__ import annotations
 
-BUSY, COMMIT, READ, IDLE, PENDING, BACKLOG, STORE, INACTIVE = range(8)
-STATES = ("busy", "commit", "read", "idle", "pending", "backlog", "store", "inactive")
-"""Names of a loop's states, in the order of their numbers and in which they are stored.
-
-busy: spouts and bolts run. commit: blocks, journals and counts are written, or a sink's target is waited for. read: input is
-decoded. idle: nothing has come. The others are pauses by cause: topology.max.spout.pending, full receivers, a full store, an
-inactive topology (Flink's backPressuredTime, Storm's skipped-max-spout-ms, skipped-backpressure-ms and skipped-inactive-ms)."""
-PAUSES = STATES[PENDING:]
+from sparkstorm.transport.progress import IDLE
 
 
 class LoopTime:

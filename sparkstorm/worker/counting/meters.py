@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from sparkstorm.model.failure import Failure
-from sparkstorm.worker.progress import latency_bucket, percentile_ms
+from sparkstorm.transport.progress import latency_bucket, percentile_ms
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 

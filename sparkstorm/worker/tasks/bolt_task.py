@@ -23,10 +23,10 @@ from sparkstorm.recording.recorder import Recorder
 from sparkstorm.tasks.task import Task
 from sparkstorm.transport.base import entry_order
 from sparkstorm.transport.frames import Row
+from sparkstorm.transport.progress import EdgeCounts
 from sparkstorm.worker.counting.loop_time import TaskTime
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.open_blocks import Births, Feed
-from sparkstorm.worker.progress import EdgeCounts
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.call_watch import CallWatch
 from sparkstorm.worker.tasks.hooks import NO_HOOKS

@@ -20,7 +20,7 @@ from sparkstorm.executor.runner import ReportError
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.requests import topology_name
 from sparkstorm.settings import BreakerSettings
-from sparkstorm.worker.progress import TaskCounts
+from sparkstorm.transport.progress import TaskCounts
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 

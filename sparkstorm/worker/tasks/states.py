@@ -2,46 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any
 
-from sparkstorm.api.components import Stateful
-from sparkstorm.checkpoint.restore import Seeds
 from sparkstorm.errors import WorkerFailedError
 from sparkstorm.executor.lazy_state import LazyState
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.tuples import Source
-from sparkstorm.model.values.codec import Codec
 from sparkstorm.settings import StateSettings
 from sparkstorm.transport.base import Transport
 from sparkstorm.transport.frames import Row
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 _BACKEND = "topology.state.backend"
-_SOWN_AT_ONCE = 4096  # keys of a task
-_NO_BASE: Any = None
 Expect = Callable[[Sequence[Row]], None]
 """Makes the state's keys of rows of one channel known before they run."""
-
-
-class Seeding(Protocol):
-    """Writer of initial state (transport/initial_state.py)."""
-
-    def sow(self, task: int, entries: Iterable[bytes]) -> None:
-        """Give a task its journal."""
-
-    def clear_base(self, task: int) -> None:
-        """Empty the base of a task that has no journal yet."""
-
-    def add_base(self, task: int, pairs: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Write packed keys and values of a task that has no journal yet."""
-
-    def base_size(self, task: int) -> int:
-        """Return the number of keys of a task's base."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,30 +109,3 @@ def expecting(topology: Topology, component: str, bolt: Any, state: MemoryState 
         state.coming = partial(keys_of, rows)
 
     return expect
-
-
-def sow(seeds: Seeds, seeding: Seeding, conf: Mapping[str, Any], component_by_task: Mapping[int, str]) -> None:
-    """Write the initial journals of all tasks; a lazy state goes into its base, some keys in memory at a time."""
-
-    def write(pairs: Iterator[tuple[int, Any, Any]]) -> Mapping[int, int]:
-        state_by_task: dict[int, LazyState] = {}
-        for task, key, value in pairs:
-            if task not in state_by_task:
-                seeding.clear_base(task)
-                state_by_task[task] = LazyState(codec, _NO_BASE, _SOWN_AT_ONCE)
-            state_by_task[task].load([(key, value)])
-            if state_by_task[task].wants_sweep(0):
-                flush(task, state_by_task[task])
-        for task, state in state_by_task.items():
-            flush(task, state)
-        return {task: seeding.base_size(task) for task in state_by_task}
-
-    def flush(task: int, state: LazyState) -> None:
-        for part in state.sweep(_SOWN_AT_ONCE):
-            seeding.add_base(task, part)
-
-    codec = Codec(is_lenient=True)
-    bolts = [c for c in seeds.topology if isinstance(c.instance, Stateful)]
-    lazy = {c.id: write for c in bolts if StateSettings.of(conf, c.conf).backend == "lazy"}
-    for task, entries in seeds.journals(component_by_task, lazy):
-        seeding.sow(task, entries)

@@ -17,6 +17,7 @@ from sparkstorm.executor.pieces import is_piece, unfold
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.tagged import to_json
 from sparkstorm.transport.base import Transport
+from sparkstorm.transport.keys import tap_name
 
 MOST_ROWS = 50
 """Rows of one stream that a worker publishes at a time."""
@@ -95,11 +96,6 @@ class Taps:
             row = (row[0].slice(max(0, row[0].num_rows - MOST_ROWS)), *row[1:])
         for values, _, _ in unfold([row]):
             kept.append(_text(source, values, now_ms))
-
-
-def tap_name(component: str, stream: str) -> str:
-    """Return the name of a stream's tap: "component:stream"."""
-    return f"{component}:{stream}"
 
 
 def _text(source: Source, values: Any, now_ms: int) -> str:

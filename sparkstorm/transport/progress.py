@@ -15,8 +15,15 @@ from sparkstorm.errors import StoreInconsistentError
 from sparkstorm.model.failure import Cause, Failure, FailureKind
 from sparkstorm.model.values.metric_values import MetricValue
 from sparkstorm.model.values.metric_values import merged as added_metrics
-from sparkstorm.worker.counting.loop_time import PAUSES, STATES
 
+BUSY, COMMIT, READ, IDLE, PENDING, BACKLOG, STORE, INACTIVE = range(8)
+STATES = ("busy", "commit", "read", "idle", "pending", "backlog", "store", "inactive")
+"""Names of a loop's states, in the order of their numbers and in which they are stored.
+
+busy: spouts and bolts run. commit: blocks, journals and counts are written, or a sink's target is waited for. read: input is
+decoded. idle: nothing has come. The others are pauses by cause: topology.max.spout.pending, full receivers, a full store, an
+inactive topology (Flink's backPressuredTime, Storm's skipped-max-spout-ms, skipped-backpressure-ms and skipped-inactive-ms)."""
+PAUSES = STATES[PENDING:]
 MOST_CAUSES = 64  # of one worker; it writes them with every commit
 OTHER_CAUSES = Cause("(other components)", "other causes", "")
 _FEWEST_COUNTS = 16  # in the record of one task; older versions lack the last ones
@@ -53,7 +60,7 @@ class TaskCounts:
     inactive_us: int = 0  # held back: the topology is inactive, or its component is paused by failures
 
     def add_times(self, busy_us: int, paused_us: Mapping[int, int]) -> None:
-        """Count time in its code, and pauses by the numbers of their causes (`loop_time.PAUSES`)."""
+        """Count time in its code, and pauses by the numbers of their causes (`PAUSES`)."""
         self.busy_us += busy_us
         for cause, took_us in paused_us.items():
             name = f"{STATES[cause]}_us"
@@ -90,7 +97,7 @@ class Progress:
     started_ms: int = 0
     now_ms: int = 0
     failures: dict[Cause, int] = field(default_factory=dict)  # failed calls, reports and time-outs by cause
-    loop_us: list[int] = field(default_factory=lambda: [0] * len(STATES))  # by state (`loop_time.STATES`)
+    loop_us: list[int] = field(default_factory=lambda: [0] * len(STATES))  # by state (`STATES`)
     commits: int = 0
     commit_bytes: int = 0  # of entries, acker messages and journals
     edges: dict[Edge, EdgeCounts] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from sparkstorm import errors
 from sparkstorm.blobs.store import BlobStore
+from sparkstorm.client.submission import owner_of_this_process
 from sparkstorm.clock import Clock
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import (
@@ -26,7 +27,6 @@ from sparkstorm.errors import (
     TamperedBlobError,
 )
 from sparkstorm.model.requests import Outcome, OutcomeState, Request, RequestKind
-from sparkstorm.nimbus.submission import owner_of_this_process
 from sparkstorm.settings import NimbusSettings
 
 _CARRY_OUT_MS = 300_000  # S0.61

@@ -13,6 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from sparkstorm.blobs.store import BlobStore
+from sparkstorm.client.request_client import PendingRequest, Progress, RequestClient, WaitUntil, client_name, wait_in_real_time
+from sparkstorm.client.submission import Seed, SubmitOptions, prepare, wait_copies
 from sparkstorm.clock import Clock
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import (
@@ -43,8 +45,6 @@ from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology, validate_name
 from sparkstorm.model.upgrade import UpgradeOptions
 from sparkstorm.nimbus.cluster_reader import conf_bytes, conf_from_bytes
-from sparkstorm.nimbus.request_client import PendingRequest, Progress, RequestClient, WaitUntil, client_name, wait_in_real_time
-from sparkstorm.nimbus.submission import Seed, SubmitOptions, prepare, wait_copies
 from sparkstorm.nimbus.validation import check_shadowed, check_upgraded_outline, checked_rebalance, upgrade_options
 from sparkstorm.settings import SubmissionSettings, UpgradeSettings
 

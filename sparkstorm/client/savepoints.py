@@ -15,13 +15,13 @@ from typing import Any
 
 from sparkstorm.acking.pending import Pending
 from sparkstorm.checkpoint.files import POSITION, STATE, TIME, CheckpointWriter, Row
+from sparkstorm.client.task_records import Kept, TaskReader, base_pairs, entries_of, is_lazy, kept_by
 from sparkstorm.errors import CheckpointError
 from sparkstorm.model.assignment import TaskInfo
 from sparkstorm.model.names import counted
 from sparkstorm.transport.base import entry_order
+from sparkstorm.transport.progress import Progress, merge
 from sparkstorm.worker.journal import whole_and_deltas
-from sparkstorm.worker.progress import Progress, merge
-from sparkstorm.worker.tasks.kept import Kept, TaskReader, base_pairs, entries_of, is_lazy, kept_by
 
 _PAUSE_S = 0.05
 

@@ -1,4 +1,4 @@
-"""Checks of a submission at its client, before anything is stored (S0.34-S0.39), and its options."""
+"""Submission at its client: its options, its checks before anything is stored (S0.34-S0.39), and what its tasks begin with."""
 
 from __future__ import annotations
 
@@ -6,25 +6,31 @@ import importlib
 import logging
 import os
 import pwd
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
+from sparkstorm.api.components import Stateful
 from sparkstorm.api.windows import check_times
 from sparkstorm.blobs.store import BlobStore
+from sparkstorm.checkpoint.restore import Seeds
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
+from sparkstorm.executor.lazy_state import LazyState
 from sparkstorm.model.normalise import check_own_conf, normalise_conf, normalise_topology, validate_sizes
 from sparkstorm.model.outline import TopologyOutline, outline_of
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology, validate, validate_name
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.values.value_types import register
 from sparkstorm.nimbus.cluster_reader import conf_bytes
 from sparkstorm.nimbus.guarded_scheduler import check_choice
 from sparkstorm.nimbus.validation import check_components, check_master, check_resources
 from sparkstorm.recording.recorder import check_recorded
-from sparkstorm.settings import NimbusSettings, RequestSettings, SubmissionSettings
+from sparkstorm.settings import NimbusSettings, RequestSettings, StateSettings, SubmissionSettings
 
 _LOG = logging.getLogger(__name__)
+_NO_BASE: Any = None
+_SOWN_AT_ONCE = 4096  # keys of a task
 
 
 def owner_of_this_process() -> str:
@@ -102,3 +108,46 @@ def wait_copies(blobs: BlobStore, topology_id: str, conf: Mapping[str, Any]) -> 
     reached = blobs.wait_copies(settings.copies, max(settings.copies_wait_ms, 0))
     if reached < settings.copies:
         _LOG.warning("%s: code is in %d of %d copies; going on", topology_id, reached, settings.copies)
+
+
+class Seeding(Protocol):
+    """Writer of initial state (transport/initial_state.py)."""
+
+    def sow(self, task: int, entries: Iterable[bytes]) -> None:
+        """Give a task its journal."""
+
+    def clear_base(self, task: int) -> None:
+        """Empty the base of a task that has no journal yet."""
+
+    def add_base(self, task: int, pairs: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Write packed keys and values of a task that has no journal yet."""
+
+    def base_size(self, task: int) -> int:
+        """Return the number of keys of a task's base."""
+
+
+def sow(seeds: Seeds, seeding: Seeding, conf: Mapping[str, Any], component_by_task: Mapping[int, str]) -> None:
+    """Write the initial journals of all tasks; a lazy state goes into its base, some keys in memory at a time."""
+
+    def write(pairs: Iterator[tuple[int, Any, Any]]) -> Mapping[int, int]:
+        state_by_task: dict[int, LazyState] = {}
+        for task, key, value in pairs:
+            if task not in state_by_task:
+                seeding.clear_base(task)
+                state_by_task[task] = LazyState(codec, _NO_BASE, _SOWN_AT_ONCE)
+            state_by_task[task].load([(key, value)])
+            if state_by_task[task].wants_sweep(0):
+                flush(task, state_by_task[task])
+        for task, state in state_by_task.items():
+            flush(task, state)
+        return {task: seeding.base_size(task) for task in state_by_task}
+
+    def flush(task: int, state: LazyState) -> None:
+        for part in state.sweep(_SOWN_AT_ONCE):
+            seeding.add_base(task, part)
+
+    codec = Codec(is_lenient=True)
+    bolts = [c for c in seeds.topology if isinstance(c.instance, Stateful)]
+    lazy = {c.id: write for c in bolts if StateSettings.of(conf, c.conf).backend == "lazy"}
+    for task, entries in seeds.journals(component_by_task, lazy):
+        seeding.sow(task, entries)
