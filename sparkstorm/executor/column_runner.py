@@ -12,7 +12,7 @@ from sparkstorm.api.columns import ColumnBolt, batch_of, check_batch, rows_of
 from sparkstorm.api.value_columns import plain_values
 from sparkstorm.errors import CodecError, InvalidTopologyError
 from sparkstorm.executor.emitter import Emitter, Route, Subscription
-from sparkstorm.executor.pieces import is_piece, unfold
+from sparkstorm.executor.pieces import is_piece, joined, unfold
 from sparkstorm.executor.runner import BasicCollector, BasicRunner, Row
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import USER_ERRORS, raise_out_of_memory
@@ -60,7 +60,7 @@ class ColumnRunner(BasicRunner):
                 continue
             for _, several in groupby(part, key=lambda piece: piece[0].schema):
                 pieces = list(several)
-                if not self._run(pieces, _joined):
+                if not self._run(pieces, lambda found: joined([piece[0] for piece in found])):
                     yield unfold(pieces)
 
     def _run(self, part: list[Any], make: Callable[[list[Any]], Any]) -> bool:
@@ -147,12 +147,6 @@ class BatchColumns(BatchEmitter):
         self.emit = collector.emit
         self.emit_direct = collector.emit_direct
         self.report_error = collector.report_error
-
-
-def _joined(pieces: list[Any]) -> Any:
-    import pyarrow as pa
-
-    return pieces[0][0] if len(pieces) == 1 else pa.concat_batches([piece[0] for piece in pieces])
 
 
 def _union(part: list[Any]) -> Roots:

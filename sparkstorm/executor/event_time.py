@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from sparkstorm.executor.output_clock import OutputClock
-from sparkstorm.executor.runner import Timing
 from sparkstorm.executor.state import MemoryState
+from sparkstorm.executor.windowed_runner import TimedRunner
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.windowing.watermarks import IDLE, NEVER, Channel, Watermarks
@@ -75,7 +75,11 @@ class TaskEventTime:
     """A task's share in event time; `times` is what it keeps of windows, timers, clocks and marks."""
 
     def __init__(
-        self, times: MemoryState, outlook: OutputWatermarks, hearing: InputWatermarks | None = None, timing: Timing | None = None
+        self,
+        times: MemoryState,
+        outlook: OutputWatermarks,
+        hearing: InputWatermarks | None = None,
+        timing: TimedRunner | None = None,
     ) -> None:
         self.times = times
         self.outlook = outlook

@@ -8,21 +8,93 @@ from threading import get_ident
 from typing import Any
 
 from sparkstorm.api.components import Bolt
-from sparkstorm.errors import WorkerFailedError
-from sparkstorm.executor.deferred_emits import Anchors, Call, DeferredEmits, anchored, roots_of
+from sparkstorm.errors import InvalidTopologyError, WorkerFailedError
 from sparkstorm.executor.emitter import Emitter
-from sparkstorm.executor.runner import FailedInput, ReportError, report_of
+from sparkstorm.executor.runner import FailedInput, ReportError, Runner, report_of
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of, raise_out_of_memory
 from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.tuples import Roots, Tuple, union_roots
 from sparkstorm.model.values.metric_values import MetricValue
+
+Anchors = Tuple | Sequence[Tuple] | None
+Call = Callable[[], None]
+
+
+class _Answer:
+    __slots__ = ("call", "is_done")
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.is_done = False
+
+
+class DeferredEmits:
+    """Tuples emitted by other threads for open inputs, by input: they leave with the first ack of any of these, or not at all.
+
+    Were they sent at once, a crash before the ack would have the input executed again, and everything emitted twice.
+    """
+
+    def __init__(self) -> None:
+        self._by_input: dict[int, list[_Answer]] = {}
+        self._given: dict[int, tuple[list[_Answer], list[_Answer]]] = {}  # of acked inputs: all, and those not given before
+
+    def keep(self, inputs: Sequence[Tuple], call: Call) -> None:
+        """Keep an emission until one of these inputs is acked."""
+        answer = _Answer(call)
+        for tup in inputs:
+            self._by_input.setdefault(id(tup), []).append(answer)
+
+    def give(self, tup: Tuple) -> None:
+        """Make the emissions for this input; raises what they raise."""
+        answers = self._by_input.pop(id(tup), [])
+        new = [answer for answer in answers if not answer.is_done]
+        for answer in new:
+            answer.call()
+        for answer in new:
+            answer.is_done = True
+        if new:
+            self._given[id(tup)] = answers, new
+
+    def take_back(self, tup: Tuple) -> None:
+        """The ack was undone, and with it what it had sent."""
+        if id(tup) in self._given:
+            self._by_input[id(tup)], new = self._given.pop(id(tup))
+            for answer in new:
+                answer.is_done = False
+
+    def drop(self, tup: Tuple) -> None:
+        """Discard the tuples of a failed input."""
+        for answer in self._by_input.pop(id(tup), ()):
+            answer.is_done = True
+
+    def settle(self) -> None:
+        """Make emitted tuples final."""
+        self._given.clear()
+
+
+def anchored(anchors: Anchors) -> Sequence[Tuple]:
+    """Anchors as a sequence."""
+    if anchors is None:
+        return ()
+    return (anchors,) if isinstance(anchors, Tuple) else anchors
+
+
+def roots_of(anchors: Anchors) -> Roots:
+    """Roots of what is emitted with these anchors; InvalidTopologyError for what is no tuple."""
+    if isinstance(anchors, Tuple):
+        return anchors.roots
+    try:
+        return union_roots(tup.roots for tup in anchored(anchors))
+    except (AttributeError, TypeError):
+        raise InvalidTopologyError(f"anchors are tuples that execute was given, not {anchors!r:.80}") from None
+
 
 Changes = tuple[list[list[Any]], list[Any]]
 Calls = Sequence[tuple[str, tuple[Any, ...]]]
 
 
-class ManualRunner:
+class ManualRunner(Runner):
     """Runs a Bolt over rows and is its OutputCollector; calls from other threads are taken in by the loop.
 
     `is_answering`: what other threads emit for inputs that are open leaves with their ack.
@@ -38,7 +110,7 @@ class ManualRunner:
         wake: Callable[[], None],
         is_answering: bool = False,
     ) -> None:
-        self.bolt = bolt
+        super().__init__(bolt)
         self._emitter = emitter
         self._state = state
         self._task = task
@@ -52,8 +124,6 @@ class ManualRunner:
         self._outstanding: dict[int, Tuple] = {}
         self._acked: list[Tuple] = []
         self._failed: list[FailedInput] = []
-        self.late_acks: list[Tuple] = []
-        self.late_failures: list[FailedInput] = []
         self.held = 0  # inputs so far that were open when their execute had returned
 
     def execute_tuples(self, tuples: Sequence[Tuple]) -> list[FailedInput]:

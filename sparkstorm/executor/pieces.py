@@ -5,7 +5,7 @@ All rows of a piece have the same roots. A list of rows may hold pieces only whe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sparkstorm.api.columns import rows_of
@@ -68,3 +68,16 @@ def take(rows: list[Any], most: int) -> list[Any]:
         taken[-1] = (batch.slice(0, kept), roots, source)
         rows.insert(0, (batch.slice(kept), roots, source))
     return taken
+
+
+def sliced(batch: Any, most_rows: int, most_bytes: int) -> Iterator[Any]:
+    """Yield slices of a batch of so many rows and about so many bytes at the most."""
+    step = max(1, min(most_rows, batch.num_rows * most_bytes // max(1, batch.nbytes)))
+    return (batch.slice(start, step) for start in range(0, batch.num_rows, step))
+
+
+def joined(batches: Sequence[Any]) -> Any:
+    """Return batches of the same columns as one."""
+    import pyarrow as pa
+
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

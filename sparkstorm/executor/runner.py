@@ -1,10 +1,10 @@
-"""Runners of bolts: their protocol (rows in, failures out; time in for windows and timers), and that of BasicBolt."""
+"""Runners of bolts: what all have in common (rows in, failures out), that of BasicBolt, and what becomes of failures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 from sparkstorm.api.components import BasicBolt
 from sparkstorm.executor.emitter import Emitter, fast_emit
@@ -18,51 +18,30 @@ Row = tuple[tuple[Any, ...], Roots, Source]
 FailedInput = tuple[Tuple, Failure]
 ReportError = Callable[[Failure], None]
 """Takes what went wrong, with component and task."""
-_NO_SOURCE = Source("", -1, "", ())
 
 
-class Runner(Protocol):
-    """Around any bolt."""
+class Runner:
+    """Around any bolt. An input is done when its call has returned, unless the runner of a bolt that acks says otherwise."""
 
-    bolt: Any
-    late_acks: list[Tuple]
-    late_failures: list[FailedInput]
+    def __init__(self, bolt: Any) -> None:
+        self.bolt = bolt
+        self.late_acks: list[Tuple] = []  # of inputs from earlier epochs
+        self.late_failures: list[FailedInput] = []
 
     def execute_tuples(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Execute every tuple; a failed one leaves no trace but its entry in the result."""
+        raise NotImplementedError
 
     def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
         """Inputs of a run that wait for an ack."""
+        return []
 
     def forget(self, tup: Tuple) -> None:
         """Expect no ack of this input."""
 
-
-class Timing(Protocol):
-    """Around a bolt with windows or timers."""
-
-    given_up: list[tuple[Tuple, int, Failure]]
-    late: int
-    low_ms: int
-
-    @property
-    def is_waiting(self) -> bool:
-        """Return whether something is due and has not fired."""
-
-    def advance(self, watermark_ms: int, now_ms: int, most: int = ...) -> int:
-        """Fire what is due, `most` at the most; return the number fired."""
-
-    def next_name(self, watermark_ms: int, now_ms: int) -> str | None:
-        """Return the next firing's name, which is the same after a restart; None when nothing is due."""
-
-    def give_up_next(self, now_ms: int, tries: int, failure: Failure) -> None:
-        """Park what would fire next instead of firing it."""
-
     def parked_as(self, tup: Tuple, is_killer: bool = False) -> Tuple:
-        """Return the tuple to park for an input that keeps failing: itself, or the window by count that it completes."""
-
-    def next_due_ms(self) -> int | None:
-        """Return when to call `advance` again without a new watermark."""
+        """Return the tuple to park for an input that keeps failing; `is_killer`: worker processes died in it."""
+        return tup
 
 
 def report_of(error: BaseException | str | Failure, component: str, task: int) -> Failure:
@@ -133,16 +112,14 @@ def _run_values(
         marks[0] = None
 
 
-class BasicRunner:
+class BasicRunner(Runner):
     """Runs a BasicBolt over rows: an input is done when execute returns."""
 
     def __init__(self, bolt: BasicBolt, emitter: Emitter, state: MemoryState | None, collector: BasicCollector) -> None:
-        self.bolt = bolt
+        super().__init__(bolt)
         self._emitter = emitter
         self._state = state
         self._collector = collector
-        self.late_acks: list[Tuple] = []  # of inputs from earlier epochs; basic bolts never have any
-        self.late_failures: list[FailedInput] = []
 
     def execute_tuples(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Execute every tuple; a failed one leaves no trace but its entry in the result."""
@@ -194,9 +171,24 @@ class BasicRunner:
                 failures.append((Tuple(marks[0], 0, source), failure_of(error)))
                 marks[0] = None
 
-    def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
-        """Inputs of a run that wait for an ack: none."""
-        return []
 
-    def forget(self, tup: Tuple) -> None:
-        """Expect no ack of this input: there is none to expect."""
+_LONGEST_BACK_OFF_MS = 30_000  # a longer one would outlive the users' patience, half of it asks a target twice as often
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Number of retries, the first wait (each further one is twice as long), and whether the last failure parks the input.
+
+    It holds for inputs, windows and timers. A worker and a replay differ in its values alone.
+    """
+
+    retries: int
+    back_off_ms: int = 0
+    is_parking: bool = True  # else the run ends with the error
+
+    def wait_ms(self, tries: int) -> int | None:
+        """Return how long to wait for the next try after so many failed ones; None when it is given up."""
+        if tries > self.retries:
+            return None
+        wait_ms: int = self.back_off_ms * 2 ** (tries - 1)
+        return min(wait_ms, _LONGEST_BACK_OFF_MS)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink
 from sparkstorm.errors import CodecError, WorkerFailedError
-from sparkstorm.executor.runner import FailedInput
+from sparkstorm.executor.runner import FailedInput, Runner
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, failure_of, raise_out_of_memory
 from sparkstorm.model.tuples import Source, Tuple
@@ -41,15 +41,13 @@ class SinkStore(NamedTuple):
     generation: int
 
 
-class SinkRunner:
+class SinkRunner(Runner):
     """One task of a sink between two commits of its worker."""
 
     def __init__(
         self, sink: TransactionalSink, component: str, last: LastEpoch, store: SinkStore, now_ms: Callable[[], int]
     ) -> None:
-        self.bolt = sink
-        self.late_acks: list[Tuple] = []
-        self.late_failures: list[FailedInput] = []
+        super().__init__(sink)
         self._component, self._store, self._kept, self._now_ms = component, store, store.kept, now_ms
         self._epoch, self._value = last
         self._next = max(last.number, store.generation << _GENERATION_BITS) + 1
@@ -96,13 +94,6 @@ class SinkRunner:
         if self._flush_ms:
             self._fresh += [[tup.source.task, tup.source.stream, list(tup.values)] for tup in tuples]
         return True
-
-    def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
-        """Inputs of a run that wait for an ack: none."""
-        return []
-
-    def forget(self, tup: Tuple) -> None:
-        """Expect no ack of this input: there is none to expect."""
 
     @property
     def is_waiting(self) -> bool:

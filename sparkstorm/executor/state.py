@@ -131,36 +131,25 @@ class MemoryState:
     ) -> list[Any] | None:
         """Replace the value under each row's cell (`initial()` where there is none) by fold(it, tuple); return the new cells.
 
-        None, with nothing changed, where the rows are of several sources or one has no plain time and key. An error of `initial` or
-        `fold` is raised; the caller rolls back.
+        None, with nothing changed, without the compiled core, and where the rows are of several sources or one has no plain time
+        and key. An error of `initial` or `fold` is raised; the caller rolls back.
         """
-        data, undo, unchecked, normalise = self._data, self.undo, self._unchecked, self._codec.normalise
-        if core is not None:
-            found: list[Any] | None = core.fold_cells(
-                rows, cells, data, undo, unchecked, initial, fold, normalise, self._check_key, MISSING, Tuple
-            )
-            return found
-        time_at, key_at, length, floor, last = cells
-        source, times, keys = rows[0][2], [row[0][time_at] for row in rows], [row[0][key_at] for row in rows]
-        if set(map(type, times)) != {int} or not set(map(type, keys)) <= SCALARS or any(row[2] is not source for row in rows):
+        if core is None:
             return None
-        if min(times) < floor or max(times) > last:
-            return None
-        new: list[Any] = []
-        for at, key, row in zip(times, keys, rows, strict=True):
-            place = ("a", at - at % length, key)
-            former = data.get(place, MISSING)
-            if former is MISSING:
-                self._check_key(place)
-                new.append(place)
-                value = fold(initial(), Tuple(*row))
-            else:
-                value = fold(former if type(former) in SCALARS else normalise(former), Tuple(*row))
-            if type(value) not in unchecked:
-                value = normalise(value)
-            undo += (place, former, value)
-            data[place] = value
-        return new
+        found: list[Any] | None = core.fold_cells(
+            rows,
+            cells,
+            self._data,
+            self.undo,
+            self._unchecked,
+            initial,
+            fold,
+            self._codec.normalise,
+            self._check_key,
+            MISSING,
+            Tuple,
+        )
+        return found
 
     def delete(self, key: Any) -> None:
         """Forget a key."""

@@ -17,11 +17,9 @@ from zlib import crc32
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, Window, WindowedBolt
 from sparkstorm.errors import RecordingError
 from sparkstorm.executor.emitter import Emitter
-from sparkstorm.executor.retry_policy import RetryPolicy
-from sparkstorm.executor.runner import BasicCollector, FailedInput
+from sparkstorm.executor.runner import BasicCollector, FailedInput, RetryPolicy, Runner
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.task_windows import TaskTimers, make_windows, must_reorder
-from sparkstorm.executor.timed_inputs import TimedInputs
+from sparkstorm.executor.task_windows import TaskTimers, TimedInputs, make_windows, must_reorder
 from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of
 from sparkstorm.executor.window_records import Due, Record, WindowTuple, as_tuple, bounded, cells_of, content_of, replayed_due
 from sparkstorm.model.dead_letter import REPLAYED_FIELDS
@@ -40,7 +38,7 @@ from sparkstorm.windowing.windows import Firing, TimeWindows, Windows
 MOST_AT_ONCE = 4096  # windows and timers per call of advance: between two of them rows may come and commits be made
 
 
-class TimedRunner:
+class TimedRunner(Runner):
     """Runs one task of a WindowedBolt or TimedBolt."""
 
     def __init__(
@@ -55,9 +53,7 @@ class TimedRunner:
         now_ms: Callable[[], int],
         policy: RetryPolicy,
     ) -> None:
-        self.bolt = bolt
-        self.late_acks: list[Tuple] = []  # of inputs from earlier epochs: there never are any
-        self.late_failures: list[FailedInput] = []
+        super().__init__(bolt)
         self.given_up: list[tuple[Tuple, int, Failure]] = []  # (window or timer as a tuple, tries, failure)
         self.late = 0  # late tuples since somebody last took the number
         self.low_ms = NEVER  # everything that was due until then has fired
@@ -99,13 +95,6 @@ class TimedRunner:
             except USER_ERRORS as error:
                 self._roll_back(mark, undo_mark, times_mark)
                 failures.append((tup, self._inputs.failure(tup, error)))
-
-    def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
-        """Inputs of a run that wait for an ack: none, since what a window holds is in the store."""
-        return []
-
-    def forget(self, tup: Tuple) -> None:
-        """Expect no ack of this input: there is none to expect."""
 
     # -- time ------------------------------------------------------------------------------------------------------
 

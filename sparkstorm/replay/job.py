@@ -1,23 +1,31 @@
-"""Job description sent to every partition of a replay: the plan, the packed code, the settings."""
+"""Job description sent to every partition of a replay: the plan, the packed code with its local modules, the settings."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from pyspark import SparkFiles, TaskContext
+
 from sparkstorm.api.components import Stateful
-from sparkstorm.blobs.topology_code import modules_of, open_topology, pack_topology
+from sparkstorm.blobs.attachments import read_attachments
+from sparkstorm.blobs.local_modules import named_in, pack_sources, remove_sources
+from sparkstorm.blobs.topology_code import classes_in, modules_of, open_topology, pack_topology
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.executor.watermark_routes import TimePlan
 from sparkstorm.grouping.routes import is_single
 from sparkstorm.model.topology import Topology
+from sparkstorm.model.values.value_types import top_module
 from sparkstorm.replay.inputs import EventTime
 from sparkstorm.replay.options import ReplayOptions
 from sparkstorm.replay.plan import Feed, Plan, Stage
-from sparkstorm.replay.shipped_modules import modules_file, pack_with_modules
 from sparkstorm.replay.tasks.chunks import KEPT
+from sparkstorm.settings import FileSettings
 
 STATE_MARK = "!state"
 NewestTimes = Mapping[tuple[int, str, str], int]
@@ -201,3 +209,31 @@ def _watched(topology: Topology, conf: Mapping[str, Any], stage: Stage) -> Itera
             settings = times.settings.get(listener)
             if settings is not None and settings.is_event_time:
                 yield component, settings.timestamp_field
+
+
+_PREFIX = "sparkstorm-modules-"
+
+
+def pack_with_modules(topology: Topology, by_value: Iterable[str], conf: Mapping[str, Any]) -> bytes:
+    """Pack a topology, these modules by value, as sources all local modules that its code names or imports, and its files."""
+    modules = sorted({*by_value, *modules_of(topology)})
+    named = {*named_in(pack_topology(topology, modules)), *map(top_module, classes_in(topology, conf))}
+    sent = FileSettings.of(conf)
+    attachments = read_attachments(sent.files, sent.archives)
+    return pack_topology(topology, modules, pack_sources(sorted({*modules, *named})), attachments)
+
+
+def modules_file(key: str) -> Path | None:
+    """Return where this Python worker is to put the modules of a topology; None on the driver, or if they are there already.
+
+    A worker runs tasks of many replays: the modules of the last one are forgotten, since the driver's may have changed.
+    """
+    if TaskContext.get() is None:
+        return None
+    file = Path(SparkFiles.getRootDirectory()) / f"{_PREFIX}{key[:32]}-{os.getpid()}.zip"
+    former = [path for path in sys.path if Path(path).name.startswith(_PREFIX)]
+    if str(file) in former:
+        return None
+    for path in former:
+        remove_sources(Path(path))
+    return file

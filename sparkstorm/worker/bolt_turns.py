@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparkstorm.clock import Clock
+from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.executor.pieces import count_rows
 from sparkstorm.transport.frames import Row
 from sparkstorm.transport.progress import BACKLOG, INACTIVE, EdgeCounts
-from sparkstorm.worker.backpressure import Backpressure
-from sparkstorm.worker.counting.counters import Counters
-from sparkstorm.worker.counting.meters import Meters
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.epoch_budget import Budget
-from sparkstorm.worker.failed_inputs import FailedInputs
+from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.inbox import Chunk
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 from sparkstorm.worker.tasks.taps import Taps
-from sparkstorm.worker.tasks.task_factory import TaskSet
 from sparkstorm.worker.timers import TimerService
 
 _ROWS_PER_TURN, _ROWS_PER_BATCH = 4096, 1 << 16  # the latter for bolts that take batches
@@ -27,25 +23,47 @@ _ROWS_PER_TURN, _ROWS_PER_BATCH = 4096, 1 << 16  # the latter for bolts that tak
 class BoltTurns:
     """Runs rows of bolts; `is_careful` while a worker runs one input per epoch: windows and marks then wait for their own turn."""
 
-    def __init__(
-        self,
-        task_set: TaskSet,
-        clock: Clock,
-        budget: Budget,
-        backpressure: Backpressure,
-        failures: FailedInputs,
-        timers: TimerService,
-        counters: Counters,
-        meters: Meters,
-        taps: Taps,
-        origin: int,
-        is_careful: bool,
-    ) -> None:
-        """`origin` names this process in the entries that it writes."""
-        self._task_set, self._clock, self._budget, self._backpressure = task_set, clock, budget, backpressure
-        self._failures, self._timers, self._counters, self._meters, self._taps = failures, timers, counters, meters, taps
-        self._origin = origin
-        self.is_careful = is_careful
+    def __init__(self, parts: WorkerParts, budget: Budget, timers: TimerService, taps: Taps) -> None:
+        self._budget, self._timers, self._taps = budget, timers, taps
+        self._task_set, self._clock, self._backpressure = parts.task_set, parts.clock, parts.backpressure
+        self._failures, self._counters, self._meters = parts.failures, parts.counters, parts.meters
+        self._origin = parts.origin
+        self.is_careful = parts.plan.is_careful
+        bolts = self._task_set.bolts.values()
+        self._manual = [(bolt, bolt.runner) for bolt in bolts if isinstance(bolt.runner, ManualRunner)]
+
+    def run_timed(self, epoch: Epoch, now_ms: int) -> bool:
+        """Ticks, what other threads have asked for, and second tries, before anything newer; whether the budget is over."""
+        self.run_ticks(epoch, now_ms)
+        self.take_posts(epoch)
+        for bolt in self._task_set.bolts.values():
+            while bolt.retries and not bolt.is_full and (due := bolt.due(now_ms, most=1)):
+                began_us = self._clock.now_us()
+                self._failures.try_again(epoch, bolt, due[0])
+                self.finish(epoch, bolt)
+                bolt.spent.busy_us += self._clock.now_us() - began_us
+                if self._budget.is_over(epoch, self._clock.now_ms()):
+                    return True
+        return False
+
+    def run_ticks(self, epoch: Epoch, now_ms: int) -> None:
+        """Run the ticks that are due, and fire what is due by the clock."""
+        began_us = self._clock.now_us()
+        for bolt in self._timers.run_ticks(epoch, now_ms):
+            self.finish(epoch, bolt)
+            ended_us = self._clock.now_us()
+            bolt.spent.busy_us += ended_us - began_us
+            began_us = ended_us
+
+    def take_posts(self, epoch: Epoch) -> None:
+        """Do what other threads have asked for."""
+        for bolt, runner in self._manual:
+            if runner.has_posts:
+                began_us = self._clock.now_us()
+                bolt.begin(began_us // 1000)
+                runner.take_posts()
+                self.finish(epoch, bolt)
+                bolt.spent.busy_us += self._clock.now_us() - began_us
 
     def run_bolt(self, epoch: Epoch, bolt: BoltTask) -> bool:
         """Run rows of a bolt's blocks and of its oldest entry, unless it is held back; return whether there were any."""

@@ -7,16 +7,14 @@ change them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, groupby
 from typing import Any
 
-import numpy as np
-
 from sparkstorm.errors import CodecError, MalformedFrameError
 from sparkstorm.executor.emitter import weigh
-from sparkstorm.executor.pieces import count_rows, is_piece
+from sparkstorm.executor.pieces import count_rows, is_piece, sliced
 from sparkstorm.executor.sink_runner import SinkRunner
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.failure import Failure
@@ -24,45 +22,31 @@ from sparkstorm.model.values.unfolding import require_bounded
 from sparkstorm.settings import EpochSettings
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import Commit
-from sparkstorm.transport.frames import AckerMessages, Numbers, Row, SettledRoots
-from sparkstorm.transport.progress import EdgeCounts
+from sparkstorm.transport.frames import AckerMessages, Row, SettledRoots
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.journal import Whole
 from sparkstorm.worker.open_blocks import OpenBlock
+from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.spout_task import SpoutTask
-from sparkstorm.worker.tasks.task_factory import TaskSet
-from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 _ROWS_PER_ENTRY = 8192
 _BUDGETS = 256  # times the byte budget that one commit may carry: half a gigabyte; Redis ends connections at one
 _ROWS_PER_BATCH = 1 << 16
-_FEW_ROOTS = 48  # below it a plain loop is faster than numpy
 _BYTES_PER_ENTRY = 256 << 10  # rows that are heavier together leave in several entries
 
 
 class CommitBuilder:
     """Turns an epoch and its task_set into a commit."""
 
-    def __init__(
-        self,
-        plan: WorkerPlan,
-        task_set: TaskSet,
-        now_ms: Callable[[], int],
-        origin: int,
-        edge: Callable[[str, str, str], EdgeCounts],
-    ) -> None:
-        """`origin` names this process in the entries that it writes; `edge` returns the counts of an edge."""
-        self._edge = edge
-        self._plan = plan
-        self._task_set = task_set
-        self._timed = [(sender, sender.time) for sender in task_set.senders() if sender.time is not None]
-        self._now_ms = now_ms
-        self._ackers = plan.ackers
-        self._most_bytes = EpochSettings.of(plan.conf).bytes * _BUDGETS
+    def __init__(self, parts: WorkerParts) -> None:
+        self._plan, self._task_set, self._now_ms, self._origin = parts.plan, parts.task_set, parts.clock.now_ms, parts.origin
+        self._edge = parts.counters.edge
+        self._timed = [(sender, sender.time) for sender in self._task_set.senders() if sender.time is not None]
+        self._ackers = self._plan.ackers
+        self._most_bytes = EpochSettings.of(self._plan.conf).bytes * _BUDGETS
         self._leaving = 0
-        self._origin = origin
         self.latencies_ms: list[int] = []
 
     def close(self, epoch: Epoch, commit: Commit) -> None:
@@ -227,12 +211,15 @@ class CommitBuilder:
             for messages, part in self._by_acker(epoch, list(reset)):
                 (messages.renewed,) = part
 
-    def _by_acker(self, epoch: Epoch, *columns: list[int]) -> Iterator[tuple[AckerMessages, tuple[Numbers, ...]]]:
+    def _by_acker(self, epoch: Epoch, *columns: list[int]) -> Iterator[tuple[AckerMessages, list[list[int]]]]:
         """Yield the messages of each acker with its rows of these columns, the first of which are roots."""
-        few, ackers = len(columns[0]) <= _FEW_ROOTS, self._ackers
-        divided = _divided_in_lists(columns, len(ackers)) if few else _divided_in_arrays(columns, len(ackers))
-        for home, part in divided:
-            yield epoch.messages_to(ackers[home]), part
+        count = len(self._ackers)
+        rows_by_home: list[list[tuple[int, ...]]] = [[] for _ in range(count)]
+        for row in zip(*columns, strict=True):
+            rows_by_home[row[0] % count].append(row)
+        for acker, rows in zip(self._ackers, rows_by_home, strict=True):
+            if rows:
+                yield epoch.messages_to(acker), list(map(list, zip(*rows, strict=True)))
 
     def _settle_here(self, spout_task: int, acked: list[int], failed: dict[int, Failure]) -> None:
         self.latencies_ms += self._task_set.spouts[spout_task].settle(acked, failed, self._now_ms())
@@ -263,22 +250,6 @@ class CommitBuilder:
             journals[task].write(commit, delta, partial(_whole_of_bolt, bolt))
 
 
-def _divided_in_lists(columns: tuple[list[int], ...], count: int) -> Iterator[tuple[int, tuple[Numbers, ...]]]:
-    """Yield (home, its rows of the columns) for every residue of the roots in the first column; arrays are dear for a few rows."""
-    homes = [root % count for root in columns[0]]
-    for home in sorted(set(homes)):
-        yield home, tuple([number for at, number in zip(homes, column, strict=True) if at == home] for column in columns)
-
-
-def _divided_in_arrays(columns: tuple[list[int], ...], count: int) -> Iterator[tuple[int, tuple[Numbers, ...]]]:
-    """Yield the same as arrays."""
-    arrays = [np.array(column, np.uint64) for column in columns]
-    homes = (arrays[0] % np.uint64(count)).astype(np.int64)
-    found = np.flatnonzero(np.bincount(homes)).tolist()
-    for home in found:
-        yield home, tuple(array if len(found) == 1 else array[homes == home] for array in arrays)
-
-
 def _cut(block: OpenBlock) -> Iterator[Sequence[Row]]:
     """Parts of a block that may be an entry each: rows, or pieces of batches with the same columns."""
     if not block.has_pieces:
@@ -297,8 +268,7 @@ def _cut(block: OpenBlock) -> Iterator[Sequence[Row]]:
 
 def _slices(piece: Any) -> Iterator[Any]:
     batch, roots, source = piece
-    step = max(1, min(_ROWS_PER_BATCH, batch.num_rows * _BYTES_PER_ENTRY // max(1, batch.nbytes)))
-    return ((batch.slice(start, step), roots, source) for start in range(0, batch.num_rows, step))
+    return ((part, roots, source) for part in sliced(batch, _ROWS_PER_BATCH, _BYTES_PER_ENTRY))
 
 
 def _gathered(pieces: Iterable[Any]) -> Iterator[list[Any]]:

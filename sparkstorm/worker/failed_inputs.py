@@ -17,10 +17,9 @@ from sparkstorm.model.tuples import Tuple
 from sparkstorm.model.worker_spec import Suspect
 from sparkstorm.transport.progress import TaskCounts
 from sparkstorm.worker.epoch import Epoch
-from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.bolt_task import BoltTask, PendingInput
 from sparkstorm.worker.tasks.capsules import Capsules
 from sparkstorm.worker.tasks.circuit_breaker import CircuitBreaker
-from sparkstorm.worker.tasks.pending_inputs import PendingInput
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 
@@ -92,8 +91,7 @@ class FailedInputs:
     def park(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, attempts: int, failure: Failure) -> None:
         """Put an input into the dead-letter stream with its cause; its tree fails."""
         failure = self._complete(bolt, failure, failure.waited_ms)
-        timing = None if bolt.time is None else bolt.time.timing
-        what = tup if timing is None else timing.parked_as(tup, failure.kind is FailureKind.KILLED)
+        what = bolt.runner.parked_as(tup, failure.kind is FailureKind.KILLED)
         self.parked.append(self._capsules.letter(bolt, what, attempts, failure).encode(self._plan.codec))
         self._count(bolt.task).parked += 1
         text = f"parked after {attempts} tries: {failure.text}"

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import os
 import select
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sparkstorm.blobs.topology_code import open_topology
 from sparkstorm.clock import Clock, SystemClock
 from sparkstorm.errors import CodecError
+from sparkstorm.hosting.base import WorkerControl
 from sparkstorm.model.worker_messages import Alive, ExitCode
 from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.settings import WorkerSettings
 from sparkstorm.transport.redis import RedisTransport
 from sparkstorm.worker.epoch import RandomIds
-from sparkstorm.worker.log_levels import LogLevels
-from sparkstorm.worker.run import BEAT_EVERY_MS, Beats, Control, SlotReporter, WorkerRun, plan_of, start_worker
+from sparkstorm.worker.run import BEAT_EVERY_MS, Beats, SlotReporter, WorkerRun, plan_of, start_worker
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.worker import Worker
 
@@ -31,7 +32,7 @@ some megabytes a second, also on a busy machine; a call that tries in vain and s
 _LONGEST_WAIT_MS = 1000
 
 
-def run_worker(spec: WorkerSpec, control: Control) -> int:
+def run_worker(spec: WorkerSpec, control: WorkerControl) -> int:
     """Run a worker until it gets a stop command, and return its exit code."""
     clock = SystemClock()
     wake_up = WakeUp()
@@ -49,7 +50,7 @@ def run_worker(spec: WorkerSpec, control: Control) -> int:
         transport.close()
 
 
-def _say_alive(control: Control, ended: threading.Event) -> None:
+def _say_alive(control: WorkerControl, ended: threading.Event) -> None:
     """Tell the slot that the process runs, apart from whether its loop gets on."""
     before = _printed()
     while not ended.wait(ALIVE_EVERY_S):
@@ -85,7 +86,26 @@ class WakeUp:
                     os.eventfd_read(fd)
 
 
-def drive(run: WorkerRun, control: Control, clock: Clock, transport: RedisTransport, wake_up: WakeUp) -> int:
+class LogLevels:
+    """Levels of this process's loggers that an operator sets: put back when they are no longer asked for."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, int] = {}
+
+    def apply(self, level_by_logger: Mapping[str, str]) -> None:
+        """Set these levels, and put loggers that are not among them back to what they were ("" is the root logger)."""
+        if level_by_logger and not logging.getLogger().handlers:
+            # Without a handler Python prints warnings and errors only, whatever the level.
+            logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.getLogger().level)
+        for name in [each for each in self._before if each not in level_by_logger]:
+            logging.getLogger(name).setLevel(self._before.pop(name))
+        for name, level in level_by_logger.items():
+            logger = logging.getLogger(name)
+            self._before.setdefault(name, logger.level)
+            logger.setLevel(level)
+
+
+def drive(run: WorkerRun, control: WorkerControl, clock: Clock, transport: RedisTransport, wake_up: WakeUp) -> int:
     """Step a worker until its run is over, and wait between the steps; return its exit code."""
     fds = [control.fileno(), *wake_up.fds]
     while run.worker is None:
@@ -116,7 +136,7 @@ def drive(run: WorkerRun, control: Control, clock: Clock, transport: RedisTransp
     return run.exit_code
 
 
-def _start(spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTransport, wake: Callable[[], None]) -> Worker:
+def _start(spec: WorkerSpec, control: WorkerControl, clock: Clock, transport: RedisTransport, wake: Callable[[], None]) -> Worker:
     settings = WorkerSettings.of(spec.conf)
     reporter = SlotReporter(control, clock, settings.error_interval_ms, settings.errors_per_interval)
     return start_worker(lambda: _plan(spec), transport, clock, RandomIds(), reporter, wake)

@@ -6,13 +6,14 @@ A worker process steps it from its loop (worker/loop.py); a simulation steps it 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from sparkstorm.blobs.local_modules import missing_module
 from sparkstorm.clock import Clock
 from sparkstorm.errors import SparkStormError, StoreFullError, WorkerFailedError
 from sparkstorm.executor.lazy_state import surfacing
 from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error
+from sparkstorm.hosting.base import WorkerControl
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.tasks import number_tasks
 from sparkstorm.model.topology import Topology
@@ -29,7 +30,6 @@ from sparkstorm.model.worker_messages import (
     Stop,
     Trying,
     WorkerCommand,
-    WorkerReport,
 )
 from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.settings import EpochSettings, WorkerSettings
@@ -44,18 +44,10 @@ from sparkstorm.worker.worker import Worker
 BEAT_EVERY_MS = 1000
 
 
-class Control(Protocol):
-    """A worker's line to its slot (hosting.base.WorkerControl)."""
-
-    def poll(self) -> list[WorkerCommand]: ...
-    def send(self, report: WorkerReport) -> None: ...
-    def fileno(self) -> int: ...
-
-
 class SlotReporter:
     """Turns what the worker has to say into reports; errors of a component are throttled as in Storm."""
 
-    def __init__(self, control: Control, clock: Clock, interval_ms: int, per_interval: int) -> None:
+    def __init__(self, control: WorkerControl, clock: Clock, interval_ms: int, per_interval: int) -> None:
         self._control = control
         self._clock = clock
         self._interval_ms = interval_ms
@@ -92,7 +84,7 @@ class SlotReporter:
 class Beats:
     """The worker's heartbeats: from its loop, and from within a call that waits for the store."""
 
-    def __init__(self, control: Control, clock: Clock) -> None:
+    def __init__(self, control: WorkerControl, clock: Clock) -> None:
         self._control, self._clock = control, clock
         self._stats: dict[str, Any] = {}
         self.sent_ms = 0
@@ -121,7 +113,7 @@ class WorkerRun:
     def __init__(
         self,
         spec: WorkerSpec,
-        control: Control,
+        control: WorkerControl,
         clock: Clock,
         beats: Beats,
         start: Callable[[], Worker],

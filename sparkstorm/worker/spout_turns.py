@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from sparkstorm.clock import Clock
-from sparkstorm.transport.progress import BACKLOG, INACTIVE, PENDING, STORE
-from sparkstorm.worker.backpressure import Backpressure
+from sparkstorm.model.names import counted
+from sparkstorm.transport.progress import BACKLOG, IDLE, INACTIVE, PENDING, STORE
+from sparkstorm.worker.backpressure import SPOUTS_STOP_AT
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.epoch_budget import Budget
-from sparkstorm.worker.tasks.circuit_breaker import CircuitBreaker
+from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.tasks.spout_task import SpoutTask
-from sparkstorm.worker.tasks.task_factory import TaskSet
-from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 _CALLS_PER_TURN = 512  # of all spout tasks together
 _LONGEST_PAUSE_MS = 10
@@ -22,20 +20,10 @@ _BOLTS_FIRST_MS = 200  # bolts go first, but spouts elsewhere must not be able t
 class SpoutTurns:
     """Turns of a worker's spout tasks. Method `deliver` of the worker counts what a task has emitted."""
 
-    def __init__(
-        self,
-        plan: WorkerPlan,
-        task_set: TaskSet,
-        clock: Clock,
-        backpressure: Backpressure,
-        budget: Budget,
-        deliver: Callable[[Epoch, SpoutTask], None],
-        breaker: CircuitBreaker,
-    ) -> None:
-        self._breaker = breaker
-        self._spouts = task_set.spouts
-        self._clock, self._backpressure, self._budget, self._deliver = clock, backpressure, budget, deliver
-        self._pause_ms = plan.settings.spout_sleep_ms
+    def __init__(self, parts: WorkerParts, budget: Budget, deliver: Callable[[Epoch, SpoutTask], None]) -> None:
+        self._spouts, self._clock, self._budget, self._deliver = parts.task_set.spouts, parts.clock, budget, deliver
+        self._backpressure, self._breaker = parts.backpressure, parts.breaker
+        self._pause_ms = parts.plan.settings.spout_sleep_ms
         self._ran_ms = 0
         self.is_active = False
 
@@ -93,3 +81,52 @@ class SpoutTurns:
         is_active = self.is_active and not self._breaker.is_open
         due = (spout.next_due_ms(now_ms, rested_ms, is_active) for spout in self._spouts.values())
         return min((at_ms for at_ms in due if at_ms is not None), default=None)
+
+
+class Waiting:
+    """Reasons why a worker's spouts emit nothing at this moment, as sentences for its heartbeat."""
+
+    def __init__(self, parts: WorkerParts) -> None:
+        self._plan, self._task_set, self._count = parts.plan, parts.task_set, parts.counters.of
+        self._backpressure = parts.backpressure
+
+    def blocked(self, refusal: str) -> list[str]:
+        """Causes outside of the topology, which need an operator: a store that is full or refuses writes.
+
+        `refusal`: the error of the commit that the store refuses, empty when there is none.
+        """
+        if refusal:
+            return [refusal]
+        if self._backpressure.is_store_filling and any(not spout.is_exhausted for spout in self._task_set.spouts.values()):
+            return [
+                f"Redis is at {self._backpressure.fullness:.0%} of its maxmemory, and spouts pause from {SPOUTS_STOP_AT:.0%} on: "
+                "raise maxmemory there (embedded: sparkstorm.embedded.redis.maxmemory.mb), or delete what fills it"
+            ]
+        return []
+
+    def state(self) -> int:
+        """Return the state of the loop while it waits: paused when that holds every spout with anything left, else idle.
+
+        A worker without such spouts is paused when one of its bolts is held back.
+        """
+        open_spouts = [spout.spent.pause for task, spout in self._task_set.spouts.items() if not self._count(task).is_exhausted]
+        if open_spouts:
+            return IDLE if None in open_spouts else open_spouts[0] or IDLE
+        return next((p for bolt in self._task_set.bolts.values() if (p := bolt.spent.pause) is not None), IDLE)
+
+    def gated(self) -> list[str]:
+        """Backpressure inside the topology: a sentence for each component and cause; normal unless nothing moves."""
+        found = (reason for spout in self._task_set.spouts.values() if not spout.is_exhausted for reason in self._of(spout))
+        return list(dict.fromkeys(found))
+
+    def _of(self, spout: SpoutTask) -> Iterator[str]:
+        for task, size in self._backpressure.shut_by(spout.task):
+            yield (
+                f"spout '{spout.component}' pauses: {size:,} bytes wait for '{self._plan.component_by_task[task]}' "
+                "(topology.inbox.high.bytes)"
+            )
+        if spout.pending.room == 0:
+            yield (
+                f"spout '{spout.component}' pauses: each task has {counted(len(spout.pending), 'tree')} open "
+                "(topology.max.spout.pending)"
+            )

@@ -1,51 +1,40 @@
-"""Time-driven work of a worker: ticks, timers and windows by processing time, and idle watermarks."""
+"""Time-driven work of a worker: ticks, timers and windows by processing time, idle watermarks, and time-outs of trees."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
-from sparkstorm.clock import Clock
 from sparkstorm.executor.event_time import TaskEventTime
-from sparkstorm.executor.runner import ReportError, Timing
+from sparkstorm.executor.windowed_runner import TimedRunner
 from sparkstorm.grouping.routes import Target
-from sparkstorm.model.failure import Failure, killed
-from sparkstorm.model.worker_spec import Suspect
+from sparkstorm.model.failure import Failure, FailureKind, killed
 from sparkstorm.settings import WorkerTimers
-from sparkstorm.tasks.ticks import TickSchedule
-from sparkstorm.worker.backpressure import Backpressure
+from sparkstorm.tasks.task import TickSchedule
 from sparkstorm.worker.epoch import Epoch
+from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.call_watch import ThreadWatch
 from sparkstorm.worker.tasks.spout_task import SpoutTask
-from sparkstorm.worker.tasks.task_factory import TaskSet
-from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 _GATED_MS = 5  # between two looks whether those that hold a task back have drained
-
-Park = Callable[[Epoch, BoltTask, Any, int, Failure], None]
 
 
 class TimerService:
     """Ticks, and the tasks of a worker that use time."""
 
-    def __init__(
-        self, plan: WorkerPlan, task_set: TaskSet, clock: Clock, backpressure: Backpressure, report: ReportError, park: Park
-    ) -> None:
-        now_ms, bolts = clock.now_ms(), task_set.bolts.values()
+    def __init__(self, parts: WorkerParts) -> None:
+        plan, now_ms, self._bolts = parts.plan, parts.clock.now_ms(), parts.task_set.bolts
+        bolts = self._bolts.values()
         periods = [(bolt, plan.component_settings(bolt.component).tick_ms) for bolt in bolts]
         self._ticks = [(bolt, TickSchedule.from_now(every_ms, now_ms)) for bolt, every_ms in periods if every_ms]
-        self._bolts = task_set.bolts
-        threads = [(b.component, t, b.runner.bolt) for t, b in task_set.bolts.items() if isinstance(b.runner.bolt, ThreadedBolt)]
-        self._threads = ThreadWatch(threads, WorkerTimers.of(plan.conf).progress_ms, report)
-        self._timed = [(bolt, bolt.time) for bolt in task_set.bolts.values() if bolt.time is not None]
-        self._senders = [sender.time for sender in task_set.senders() if sender.time is not None]
-        self._clock = clock
-        self._backpressure = backpressure
-        self._report = report
-        self._park = park
+        threads = [(b.component, b.task, b.runner.bolt) for b in bolts if isinstance(b.runner.bolt, ThreadedBolt)]
+        self._threads = ThreadWatch(threads, WorkerTimers.of(plan.conf).progress_ms, parts.report)
+        self._timed = [(bolt, bolt.time) for bolt in bolts if bolt.time is not None]
+        self._senders = [sender.time for sender in parts.task_set.senders() if sender.time is not None]
+        self._clock, self._backpressure, self._report = parts.clock, parts.backpressure, parts.report
+        self._failures = parts.failures
 
     def run_ticks(self, epoch: Epoch, now_ms: int) -> Iterator[BoltTask]:
         """Run ticks; names every bolt that had one, or that has something due by the clock."""
@@ -72,20 +61,14 @@ class TimerService:
                 recorder.note_watermark(bolt.time.heard_ms, fired)
             self._park_given_up(epoch, bolt, bolt.time.timing)
 
-    def fire_one(
-        self,
-        epoch: Epoch,
-        now_ms: int,
-        trying: Callable[[int, str, int], None],
-        poison_of: Callable[[tuple[int, str, int]], Suspect | None],
-    ) -> BoltTask | None:
+    def fire_one(self, epoch: Epoch, now_ms: int, trying: Callable[[int, str, int], None]) -> BoltTask | None:
         """Fire a single window or timer, announced before, or park it when it has killed too often; whose it was."""
         for bolt, time in self._timed:
             name = None if time.timing is None else time.timing.next_name(time.heard_ms, now_ms)
             if time.timing is None or name is None:
                 continue
             bolt.begin(now_ms)
-            if poison := poison_of((bolt.task, name, 0)):
+            if poison := self._failures.poison((bolt.task, name, 0)):
                 time.timing.give_up_next(now_ms, poison.deaths, killed(poison.deaths, poison.end))
             else:
                 trying(bolt.task, name, 0)
@@ -94,10 +77,10 @@ class TimerService:
             return bolt
         return None
 
-    def _park_given_up(self, epoch: Epoch, bolt: BoltTask, timing: Timing) -> None:
+    def _park_given_up(self, epoch: Epoch, bolt: BoltTask, timing: TimedRunner) -> None:
         given_up, timing.given_up = timing.given_up, []
         for what, tries, failure in given_up:
-            self._park(epoch, bolt, what, tries, failure)
+            self._failures.park(epoch, bolt, what, tries, failure)
 
     def tell(self, sender: BoltTask | SpoutTask) -> bool:
         """Put marks behind the rows for tasks of this worker; whether there were any."""
@@ -125,3 +108,76 @@ class TimerService:
 
     def _takes_rows(self, target: Target) -> bool:
         return target.is_local and not self._bolts[target.task].is_behind
+
+
+class Timeouts:
+    """Time-outs of spouts' trees and ageing of ackers' ledgers (topology.message.timeout.secs), looked at about once a second.
+
+    A tuple that waits is not a failed tuple: nothing is given up that was born after the oldest root still waiting in any
+    stream (acks on their way included), for its next try or for a thread; user code that simply never acks is not
+    waiting, its trees time out as in Storm. Without time-outs ledgers forget only what nobody has begun: messages for trees
+    that had already ended.
+
+    The low watermark is read only when something is old enough to be given up.
+    """
+
+    def __init__(self, parts: WorkerParts) -> None:
+        plan, now_ms = parts.plan, parts.clock.now_ms()
+        self._timeout_ms = plan.settings.message_timeout_ms
+        self._is_tracking = bool(plan.ackers)
+        self._gives_up = plan.settings.has_message_timeouts
+        self._every_ms = max(1, min(1000, self._timeout_ms // 10))
+        self._plan = plan
+        self._task_set, self._transport, self._report = parts.task_set, parts.transport, parts.report
+        self._next_ms = now_ms + self._every_ms
+        self._rotated_ms = now_ms
+        topology = plan.topology.components
+        self._told = [
+            task
+            for task, component in plan.component_by_task.items()
+            if component not in topology or topology[component].kind == "spout"
+        ]
+
+    def next_due_ms(self) -> int | None:
+        """Return when to check next; None while nothing is open."""
+        if not self._is_tracking:
+            return None
+        if self._gives_up:
+            for spout in self._task_set.spouts.values():
+                if len(spout.pending):
+                    return self._next_ms
+        return self._next_ms if self._has_entries else None
+
+    @property
+    def _has_entries(self) -> bool:
+        return any(len(acker.ledger) for acker in self._task_set.ackers.values())
+
+    def check(self, now_ms: int) -> None:
+        """Fail what is too old, and rotate ledgers."""
+        if not self._is_tracking or now_ms < self._next_ms:
+            return
+        self._next_ms = now_ms + self._every_ms
+        late_spouts = [s for s in self._task_set.spouts.values() if self._is_late(s.pending.oldest_emit_ms, now_ms)]
+        must_rotate = now_ms - self._rotated_ms >= self._timeout_ms and self._has_entries
+        if not late_spouts and not must_rotate:
+            return
+        # what falls out of the last bucket was put two timeouts ago or more
+        old_ms = now_ms - 2 * self._timeout_ms
+        floors = [s.pending.oldest_emit_ms or 0 for s in late_spouts] + [old_ms] * must_rotate
+        low_ms = self._transport.oldest_waiting_ms(self._told, min(floors))
+        for spout in late_spouts:
+            failure = self._timed_out(spout)
+            if late := spout.expire(now_ms, self._timeout_ms, low_ms, failure):
+                self._report(replace(failure, time_ms=now_ms), late)
+        if must_rotate and (low_ms is None or low_ms > old_ms):
+            self._rotated_ms = now_ms
+            for acker in self._task_set.ackers.values():
+                acker.rotate(keeps_begun=not self._gives_up)
+
+    def _timed_out(self, spout: SpoutTask) -> Failure:
+        limit = f"{self._timeout_ms / 1000:g} s (topology.message.timeout.secs)"
+        text = f"not acked within {limit}: a bolt has neither acked nor failed a tuple of its tree"
+        return self._plan.placed(Failure(FailureKind.TIMED_OUT, text, spout.component, spout.task))
+
+    def _is_late(self, emit_ms: int | None, now_ms: int) -> bool:
+        return self._gives_up and emit_ms is not None and emit_ms <= now_ms - self._timeout_ms

@@ -22,7 +22,7 @@ from sparkstorm.connectors import DeltaSink, FileSink, IcebergSink, RedisSink, S
 from sparkstorm.embedded import RedisServer
 from sparkstorm.testing import LocalCluster, Shared
 from sparkstorm.transport.local import LocalStore
-from sparkstorm.worker.sinks import held_by_targets
+from sparkstorm.worker.tasks.store_witness import held_by_targets
 from sparkstorm.worker.worker import Worker
 from tests.topologies import Log
 
@@ -138,7 +138,7 @@ def test_a_sink_that_was_only_opened_says_what_the_target_has(target: tuple[Tran
         assert worker is not None
         (last,) = (bolt.runner.bolt.last_epoch() for bolt in worker.task_set.bolts.values())
         before = read()
-        assert held_by_targets(worker._plan, lambda: 0).endswith(f": epoch {last:,}") and last
+        assert held_by_targets(worker.parts.plan, lambda: 0).endswith(f": epoch {last:,}") and last
         assert read() == before
         close(worker)
 

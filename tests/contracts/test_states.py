@@ -12,6 +12,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
+from sparkstorm.client import task_records as kept_module
 from sparkstorm.client.task_records import kept_by
 from sparkstorm.errors import CodecError, StoreInconsistentError
 from sparkstorm.executor.lazy_state import LazyState, UnreadableStateError, surfacing
@@ -21,7 +22,6 @@ from sparkstorm.transport import state_base
 from sparkstorm.transport.base import Commit
 from sparkstorm.worker import journal as journals
 from sparkstorm.worker.journal import Journal
-from sparkstorm.worker.tasks import kept as kept_module
 from sparkstorm.worker.tasks.states import TaskBase
 from tests.contracts.benches import Bench, LocalBench, RedisBench
 

@@ -28,9 +28,9 @@ POISON = ("tests/worker/test_survival.py", "tests/worker/test_hostile_bytes.py",
 
 _COMMIT, _CLAIM = "transport/commit.lua", "transport/claim.lua"
 _BUILDER, _EPOCH, _INBOX = "worker/epoch_commit.py", "worker/epoch.py", "worker/tasks/inbox.py"
-_ACKER, _BOLT, _HELD = "worker/tasks/acker_task.py", "worker/tasks/bolt_task.py", "worker/tasks/pending_inputs.py"
+_ACKER, _BOLT, _HELD = "worker/tasks/acker_task.py", "worker/tasks/bolt_task.py", "worker/tasks/bolt_task.py"
 _JOURNAL, _LEDGER, _TABLE = "worker/journal.py", "acking/ledger.py", "acking/table_ledger.py"
-_PENDING, _LOCAL, _WORKER, _SPOUT = "acking/pending.py", "transport/local.py", "worker/worker.py", "worker/tasks/spout_task.py"
+_PENDING, _LOCAL, _COMMITS, _SPOUT = "acking/pending.py", "transport/local.py", "worker/commits.py", "worker/tasks/spout_task.py"
 
 MUTANTS = (
     # the four that no test saw once
@@ -85,10 +85,9 @@ MUTANTS = (
     # ackers
     Mutant(_ACKER, "return entry_order(self.inbox.read_to) < self._caught_up_at", "return False", COMMITS),
     Mutant(_ACKER, "self._failure_by_root.update(m.failures)", "pass", COMMITS),
-    Mutant(_ACKER, "filled = [column for column in columns if len(column)]",
-           "filled = [column for column in columns[:1] if len(column)]", COMMITS),
-    Mutant(_ACKER, "verdicts.setdefault(task, SettledRoots([], {}, oldest_ms)).acked.append(root)",
-           "verdicts[task] = SettledRoots([root], {}, oldest_ms)", COMMITS),
+    Mutant(_ACKER, "[root for m in messages for root in m.ack_roots],",
+           "[root for m in messages[:1] for root in m.ack_roots],", COMMITS),
+    Mutant(_ACKER, "acked[task].append(root)", "acked[task] = [root]", COMMITS),
     # held inputs
     Mutant(_HELD, "held.due_ms, held.is_stored = now_ms, True", "held.due_ms, held.is_stored = now_ms, False", COMMITS),
     Mutant(_HELD, "held.attempts, held.failure = attempts, None if failure is None else Failure.from_row(failure)",
@@ -117,11 +116,11 @@ MUTANTS = (
     # spouts and the worker
     Mutant(_SPOUT, "self._has_moved |= did", "self._has_moved = self._has_moved", COMMITS),
     Mutant(_SPOUT, "self.pending.confirm(outcomes)", "pass", COMMITS),
-    Mutant(_WORKER, "self._seq, self._low_ms = commit.seq, self._low_ms if commit.low_ms is None else commit.low_ms",
-           "self._seq, self._low_ms = self._seq, self._low_ms if commit.low_ms is None else commit.low_ms", COMMITS),
+    Mutant(_COMMITS, "self.seq, self._low_ms = commit.seq, self._low_ms if commit.low_ms is None else commit.low_ms",
+           "self.seq, self._low_ms = self.seq, self._low_ms if commit.low_ms is None else commit.low_ms", COMMITS),
     Mutant("worker/bolt_turns.py", "epoch.consume(chunk.take_ended(), chunk.edge)", "pass", COMMITS),
-    Mutant(_WORKER, "commit.parked, self._failures.parked = self._failures.parked, []", "pass", COMMITS),
-    Mutant(_WORKER, "commit.quarantined, self._quarantined = self._quarantined, []", "pass", POISON),
+    Mutant(_COMMITS, "commit.parked, self._failures.parked = self._failures.parked, []", "pass", COMMITS),
+    Mutant(_COMMITS, "commit.quarantined, self.quarantined = self.quarantined, []", "pass", POISON),
     # the in-process store
     Mutant(_LOCAL, "store.seq_by_owner[commit.owner] = commit.seq", "pass", TWIN),
     Mutant(_LOCAL, "keys.stream = [(n, data) for n, data in keys.stream if n > _number(cursor.entry)]", "pass", TWIN),

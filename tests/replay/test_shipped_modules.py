@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import replay
-from sparkstorm.replay.shipped_modules import pack_with_modules
+from sparkstorm.replay.job import pack_with_modules
 from tests.replay.bolts import Source
 
 TOPOLOGY = """

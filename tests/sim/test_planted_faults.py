@@ -21,9 +21,9 @@ from sparkstorm.testing import SimulationError, harmed_cluster, simulate
 from sparkstorm.testing.sim_data import DataPlane
 from sparkstorm.testing.sim_transport import FaultyTransport
 from sparkstorm.transport.base import Commit, Entry, Pressure
+from sparkstorm.worker.commits import Commits
 from sparkstorm.worker.tasks.inbox import Chunk, Inbox
 from sparkstorm.worker.tasks.spout_task import SpoutTask
-from sparkstorm.worker.worker import Worker
 from tests.sim.topologies import subject
 
 pytestmark = pytest.mark.slow
@@ -84,14 +84,13 @@ def transport(kind: type[FaultyTransport]) -> Plant:
 
 def worker_that_numbers_a_refused_commit_anew(patch: pytest.MonkeyPatch) -> None:
     """A commit whose answer was lost is then applied twice."""
-    keep = Worker._keep_refused
+    keep = Commits._keep_refused
 
-    def renumbered(self: Worker, commit: Commit, error: StoreFullError, now_ms: int) -> int:
-        due_ms = keep(self, commit, error, now_ms)
+    def renumbered(self: Commits, commit: Commit, error: StoreFullError) -> None:
+        keep(self, commit, error)
         commit.seq += 1
-        return due_ms
 
-    patch.setattr(Worker, "_keep_refused", renumbered)
+    patch.setattr(Commits, "_keep_refused", renumbered)
 
 
 def slot_that_never_wakes_a_worker(patch: pytest.MonkeyPatch) -> None:

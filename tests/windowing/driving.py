@@ -7,8 +7,7 @@ from typing import Any
 
 from sparkstorm.api import BasicOutputCollector, FoldingBolt, TimedBolt, Timer, Tuple, Window, WindowedBolt
 from sparkstorm.executor.emitter import Emitter, Route
-from sparkstorm.executor.retry_policy import RetryPolicy
-from sparkstorm.executor.runner import BasicCollector, FailedInput
+from sparkstorm.executor.runner import BasicCollector, FailedInput, RetryPolicy
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.windowed_runner import TimedRunner
 from sparkstorm.grouping.routes import Target

@@ -24,7 +24,7 @@ from sparkstorm.transport.base import START, TaskRecord
 from sparkstorm.transport.frames import AckerMessages, SettledRoots
 from sparkstorm.transport.progress import Progress
 from sparkstorm.worker.journal import Journal
-from sparkstorm.worker.tasks.pending_inputs import decode_held
+from sparkstorm.worker.tasks.bolt_task import decode_held
 from tests.topologies import Count
 from tests.worker.building import Collecting, Pass, chain
 
@@ -90,7 +90,7 @@ def spoilt(draw: Any) -> bytes:
 
 
 SENDER = Source("component", 1, "default", ("field",))
-TWO = np.array([1, 2], np.uint64)
+TWO = [1, 2]
 SOUND = [
     frames.encode_rows(CODEC, "default", 5, [(("a",), 1, SENDER), (("b",), 2, SENDER)], lambda ends: 7, 9),
     frames.encode_messages(CODEC, AckerMessages(TWO, TWO, TWO, TWO, TWO, {3: Failure(FailureKind.FAILED, "why")})),

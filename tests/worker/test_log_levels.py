@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparkstorm.worker.log_levels import LogLevels
+from sparkstorm.worker.loop import LogLevels
 
 
 @pytest.fixture(autouse=True)

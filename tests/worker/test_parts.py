@@ -24,9 +24,8 @@ from sparkstorm.transport.frames import RowFrame, decode, encode_rows
 from sparkstorm.worker.backpressure import Backpressure
 from sparkstorm.worker.epoch import Epoch, RandomIds
 from sparkstorm.worker.open_blocks import Births, Feed
-from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.bolt_task import BoltTask, PendingInput
 from sparkstorm.worker.tasks.inbox import Chunk, Inbox
-from sparkstorm.worker.tasks.pending_inputs import PendingInput
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from tests.worker.building import Pass
 

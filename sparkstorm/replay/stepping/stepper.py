@@ -16,17 +16,17 @@ from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.config import check, merge
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.executor.emitter import Route
-from sparkstorm.executor.retry_policy import RetryPolicy
+from sparkstorm.executor.runner import RetryPolicy
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import Codec
-from sparkstorm.replay.plan import Plan, make_plan
+from sparkstorm.replay.plan import make_plan
 from sparkstorm.replay.tasks.task import ReplayTask, TaskMode
+from sparkstorm.tasks.task import TICK
 from sparkstorm.tasks.task_parts import LIVE_STREAMS, Outputs, TaskParts
-from sparkstorm.tasks.ticks import TICK
 
 ONE_TRY = RetryPolicy(0)
 
@@ -189,7 +189,7 @@ class Stepper:
         for name, stream in self._component.streams.items():
             route = routes[name] = Route(Source(self._component.id, task, name, stream.fields), Codec(), stream.direct)
             rows = self._rows[name] = list[Any]()
-            every = _every_task(self._plan) if stream.direct else [0]
+            every = sorted(self._plan.component_by_task) if stream.direct else [0]
             route.subscribe(Grouping("direct" if stream.direct else "global"), [Target(t, rows, False) for t in every], task, 0)
         return Outputs(task, self._component.id, routes)
 
@@ -208,7 +208,3 @@ def _without_targets(topology: Topology) -> Topology:
     sinks = {c.id: c for c in topology if isinstance(c.instance, TransactionalSink)}
     writers = {id: replace(c, instance=_SinkWrites(c.instance)) for id, c in sinks.items()}
     return Topology({**topology.components, **writers})
-
-
-def _every_task(plan: Plan) -> list[int]:
-    return sorted(plan.component_by_task)

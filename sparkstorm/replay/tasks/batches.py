@@ -6,14 +6,16 @@ the place of the values (executor/pieces.py). Law: splitting and concatenating p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
 
 from sparkstorm.errors import CodecError, ReplayFailedError
-from sparkstorm.executor.pieces import count_rows, is_piece, unfold
+from sparkstorm.executor.pieces import count_rows, is_piece, joined, sliced, unfold
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.tasks.combiner import Combiner
@@ -74,71 +76,51 @@ def unpack_batch(data: bytes) -> pa.RecordBatch:
 
 def put_together(pieces: Iterable[Any]) -> Iterator[Any]:
     """Yield pieces of one source concatenated while columns and time are the same and sizes allow."""
-    waiting: list[Any] = []
-    rows = 0
-    for piece in pieces:
-        fits = waiting and piece[1] == waiting[0][1] and piece[0].schema.equals(waiting[0][0].schema) and rows < _MOST_ROWS
-        if waiting and not fits:
-            yield _as_one(waiting)
-            waiting, rows = [], 0
-        waiting.append(piece)
-        rows += piece[0].num_rows
-    if waiting:
-        yield _as_one(waiting)
+    for _, group in groupby(pieces, key=lambda piece: (piece[1], piece[0].schema)):
+        yield from map(_as_one, _filled(group, itemgetter(0), _MOST_ROWS))
 
 
 def whole_pieces(lists: Iterable[list[Any]]) -> Iterator[list[Any]]:
     """Yield lists of rows, with neighbouring lists of one piece, one source and the same columns as one; others in their places."""
-    waiting: list[Any] = []
-    for rows in lists:
-        is_one = len(rows) == 1 and is_piece(rows[0])
-        if waiting:
-            batch, _, source = waiting[0]
-            fits = is_one and rows[0][2] is source and rows[0][0].schema.equals(batch.schema)
-            if not fits or _is_enough([piece[0] for piece in waiting]):
-                yield [_as_one(waiting)]
-                waiting = []
-        if is_one:
-            waiting += rows
+    for channel, group in groupby(lists, key=_channel_of_piece):
+        if channel is None:
+            yield from group
         else:
-            yield rows
-    if waiting:
-        yield [_as_one(waiting)]
+            yield from ([_as_one(part)] for part in _filled((rows[0] for rows in group), itemgetter(0), _WHOLE_ROWS))
 
 
 def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield few large batches instead of many small ones: partitioning by key has a cost per key and batch."""
-    waiting: list[pa.RecordBatch] = []
+    return map(joined, _filled(batches, lambda batch: batch, _WHOLE_ROWS))
+
+
+def _filled(items: Iterable[Any], batch_of: Callable[[Any], pa.RecordBatch], most_rows: int) -> Iterator[list[Any]]:
+    """Yield items together until their batches have so many rows or 16 MB."""
+    waiting: list[Any] = []
     rows = size = 0
-    for batch in batches:
-        waiting.append(batch)
+    for item in items:
+        batch = batch_of(item)
+        waiting.append(item)
         rows += batch.num_rows
         size += batch.nbytes
-        if rows >= _WHOLE_ROWS or size >= _WHOLE_BYTES:
-            yield _joined(waiting)
+        if rows >= most_rows or size >= _WHOLE_BYTES:
+            yield waiting
             waiting, rows, size = [], 0, 0
     if waiting:
-        yield _joined(waiting)
-
-
-def _is_enough(batches: Sequence[pa.RecordBatch]) -> bool:
-    rows: int = sum(b.num_rows for b in batches)
-    size: int = sum(b.nbytes for b in batches)
-    return rows >= _WHOLE_ROWS or size >= _WHOLE_BYTES
+        yield waiting
 
 
 def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yield slices of at most about a megabyte."""
-    step = max(1, min(PIECE_ROWS, batch.num_rows * _MOST_BYTES // max(batch.nbytes, 1)))
-    return (batch.slice(start, step) for start in range(0, batch.num_rows, step))
+    return sliced(batch, PIECE_ROWS, _MOST_BYTES)
+
+
+def _channel_of_piece(rows: Sequence[Any]) -> tuple[Source, pa.Schema] | None:
+    return (rows[0][2], rows[0][0].schema) if len(rows) == 1 and is_piece(rows[0]) else None
 
 
 def _as_one(pieces: Sequence[Any]) -> Any:
-    return _joined([piece[0] for piece in pieces]), pieces[0][1], pieces[0][2]
-
-
-def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    return joined([piece[0] for piece in pieces]), pieces[0][1], pieces[0][2]
 
 
 _FIRST_ROWS, _MOST_EMITTED = 64, 1 << 17

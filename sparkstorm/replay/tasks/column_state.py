@@ -1,6 +1,7 @@
-"""State of a task in a replay that keeps what batches add as Arrow columns, until a key is used by itself.
+"""Bolts of columns in a replay: their runner, with virtual time in the place of roots, and their state.
 
-A bolt of columns that only adds batches then needs no Python object per key: sums are made by Arrow, and the result is written
+The state keeps what batches add as Arrow columns until a key is used by itself. A bolt that only adds batches then needs no Python
+object per key: sums are made by Arrow, and the result is written
 from its columns. Law: keys and values are those of `MemoryState`, whatever the order of calls.
 """
 
@@ -13,8 +14,43 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sparkstorm.api.value_columns import is_value_type
+from sparkstorm.errors import CodecError
+from sparkstorm.executor.column_runner import BatchColumns, ColumnRunner
+from sparkstorm.executor.emitter import Emitter, Route
+from sparkstorm.executor.runner import BasicCollector
 from sparkstorm.executor.state import MISSING, MemoryState
+from sparkstorm.model.tuples import Roots
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.replay.results.types import problem_with
+
+
+class ReplayColumns(ColumnRunner):
+    """A ColumnRunner whose batches are emitted at the time of their last row."""
+
+    def make_collector(self, emitter: Emitter, collector: BasicCollector) -> Any:
+        """Return the bolt's BatchCollector."""
+        return _AnyColumns(emitter, collector)
+
+    def roots_of(self, part: list[Any]) -> Roots:
+        """Return the time of the last of these elements."""
+        roots: Roots = part[-1][1]
+        return roots
+
+
+class _AnyColumns(BatchColumns):
+    """A BatchCollector whose batches travel by Arrow's own messages, hence with columns of any type that tuples carry."""
+
+    def plain(self, batch: Any, route: Route) -> Any:
+        if any(is_value_type(column.type) for column in batch.columns):
+            return None
+        for field, column in zip(route.source.fields, batch.columns, strict=True):
+            if problem := problem_with(column.type):
+                raise CodecError(
+                    f"component '{route.source.component}', stream '{route.source.stream}', field '{field}': {problem}"
+                )
+        return pa.RecordBatch.from_arrays(batch.columns, list(route.source.fields)) if batch.num_columns else None
+
 
 _LONE, _AMOUNT = "key", "amount"
 _FEW_ROWS = 1 << 18

@@ -21,7 +21,7 @@ from sparkstorm.executor.column_runner import Divide, dividers_of
 from sparkstorm.executor.emitter import Route
 from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.executor.pieces import count_rows, unfold
-from sparkstorm.executor.retry_policy import RetryPolicy
+from sparkstorm.executor.runner import RetryPolicy
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure, FailureKind

@@ -28,22 +28,18 @@ from sparkstorm.executor.emitter import Emitter, Route
 from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.executor.pieces import count_rows
-from sparkstorm.executor.retry_policy import RetryPolicy
-from sparkstorm.executor.runner import BasicRunner, FailedInput, Runner
+from sparkstorm.executor.runner import BasicRunner, FailedInput, RetryPolicy, Runner
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import describe_error, failure_of
-from sparkstorm.grouping.routes import Target
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.savepoints import Begun
 from sparkstorm.replay.tasks.attributes import Attributes
-from sparkstorm.replay.tasks.column_runner import ReplayColumns
-from sparkstorm.replay.tasks.column_state import ColumnState
-from sparkstorm.tasks.task import Task, make_runner
+from sparkstorm.replay.tasks.column_state import ColumnState, ReplayColumns
+from sparkstorm.tasks.task import Task, TickSchedule, make_runner
 from sparkstorm.tasks.task_parts import Outputs
-from sparkstorm.tasks.ticks import TickSchedule
 from sparkstorm.windowing.watermarks import NEVER
 
 AnyBolt = Bolt | BasicBolt | WindowedBolt | TimedBolt
@@ -256,7 +252,7 @@ class ReplayTask(Task):
     def put_marks(self, has_ended: bool = False) -> None:
         """Send watermarks to receivers by event time, behind the rows sent so far."""
         for output in self.emitter.timed_outputs:
-            if output.clock is not None and output.put_marks(self.low_ms, has_ended, _always):
+            if output.clock is not None and output.put_marks(self.low_ms, has_ended, lambda target: True):
                 for target in output.marks.values():
                     now_ms = max(self._reached_ms, self.now_ms())
                     target.rows[:] = [(values, at_ms or now_ms, source) for values, at_ms, source in target.rows]
@@ -329,7 +325,7 @@ class ReplayTask(Task):
             tries += 1
         self._require_parking("records", f"record {tup!r:.{_SHOWN_RECORD}}", tries, failure)
         self.runner.forget(tup)
-        self._park(self._parked_as(tup), tries, failure)
+        self._park(tup, tries, failure)
 
     def _require_parking(self, kind: str, what: str, tries: int, failure: Failure) -> None:
         """End the replay, unless its policy parks what keeps failing."""
@@ -339,14 +335,10 @@ class ReplayTask(Task):
                 f"skip_bad puts such {kind} aside"
             )
 
-    def _parked_as(self, tup: Tuple) -> Tuple:
-        """Return the tuple to put aside for an input that keeps failing."""
-        return tup
-
     def _park(self, tup: Tuple, tries: int, failure: Failure) -> None:
         self.counts.parked += 1
         failure = replace(failure, component=self.component, task=self.task, time_ms=self.now_ms())
-        self._dead.append(DeadLetter.of(tup, failure, tries).encode(self._codec))
+        self._dead.append(DeadLetter.of(self.runner.parked_as(tup), failure, tries).encode(self._codec))
 
     def _take_late(self, runner: ManualRunner) -> None:
         runner.take_posts()
@@ -369,7 +361,3 @@ class ReplayTask(Task):
 
 def _state(codec: Codec, mode: TaskMode) -> MemoryState:
     return ColumnState(codec) if mode.columns and not mode.skip_bad else MemoryState(codec, mode.skip_bad)
-
-
-def _always(target: Target) -> bool:
-    return True

@@ -162,9 +162,6 @@ class WindowTask(ReplayTask):
     def _run_part(self, part: Sequence[Any]) -> Iterable[FailedInput]:
         return self._timed.run_rows(part)
 
-    def _parked_as(self, tup: Tuple) -> Tuple:
-        return self._timed.parked_as(tup)
-
     def _hear_data(self, at_ms: int) -> None:
         """Advance the watermarks of data: rows come in the order of times, so later ones are at most the lag older."""
         if self._mode.is_timed:

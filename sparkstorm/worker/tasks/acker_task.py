@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
-
-import numpy as np
 
 from sparkstorm.acking.batch import Settled
 from sparkstorm.acking.table_ledger import Ledger
 from sparkstorm.errors import StoreRolledBackError
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.transport.base import START, entry_order
-from sparkstorm.transport.frames import AckerMessages, Numbers, SettledRoots
+from sparkstorm.transport.frames import AckerMessages, SettledRoots
 from sparkstorm.worker.tasks.inbox import Inbox
 
 UNKNOWN = Failure(FailureKind.FAILED, "failed; its acker was started again since, and does not know why")
 _PATIENCE_MS = 90_000  # longer than a store may be away; half of it could end workers in an outage that they would survive
-_FEW_ROOTS = 48  # below it a plain loop is faster than numpy
 
 
 class AckerTask:
@@ -59,13 +57,10 @@ class AckerTask:
         self._failure_by_root = {r: why for r, why in self._failure_by_root.items() if r in self.ledger}
 
     def _verdicts(self, settled: Settled, oldest_ms: int) -> dict[int, SettledRoots]:
-        verdicts: dict[int, SettledRoots] = {}
-        if len(settled.acked_roots) <= _FEW_ROOTS:
-            for root, task in zip(settled.acked_roots.tolist(), settled.acked_tasks.tolist(), strict=True):
-                verdicts.setdefault(task, SettledRoots([], {}, oldest_ms)).acked.append(root)
-        else:
-            for task in np.unique(settled.acked_tasks).tolist():
-                verdicts[task] = SettledRoots(settled.acked_roots[settled.acked_tasks == task].tolist(), {}, oldest_ms)
+        acked: defaultdict[int, list[int]] = defaultdict(list)
+        for root, task in zip(settled.acked_roots.tolist(), settled.acked_tasks.tolist(), strict=True):
+            acked[task].append(root)
+        verdicts = {task: SettledRoots(roots, {}, oldest_ms) for task, roots in acked.items()}
         for root, task in zip(settled.failed_roots.tolist(), settled.failed_tasks.tolist(), strict=True):
             verdicts.setdefault(task, SettledRoots([], {}, oldest_ms)).failed[root] = self._failure_by_root.pop(root, UNKNOWN)
         return verdicts
@@ -100,21 +95,11 @@ class CatchUp:
 def _joined(messages: list[AckerMessages]) -> AckerMessages:
     """Return messages of several epochs as one, with their rows in the same order."""
     return AckerMessages(
-        init_roots=_joined_column([m.init_roots for m in messages]),
-        init_values=_joined_column([m.init_values for m in messages]),
-        init_tasks=_joined_column([m.init_tasks for m in messages]),
-        ack_roots=_joined_column([m.ack_roots for m in messages]),
-        ack_values=_joined_column([m.ack_values for m in messages]),
-        failures={root: why for m in messages for root, why in m.failures.items()},
-        renewed=_joined_column([m.renewed for m in messages]),
+        [root for m in messages for root in m.init_roots],
+        [value for m in messages for value in m.init_values],
+        [task for m in messages for task in m.init_tasks],
+        [root for m in messages for root in m.ack_roots],
+        [value for m in messages for value in m.ack_values],
+        {root: why for m in messages for root, why in m.failures.items()},
+        [root for m in messages for root in m.renewed],
     )
-
-
-def _joined_column(columns: list[Numbers]) -> Numbers:
-    """Return columns one after the other; lists stay a list, as they are short."""
-    filled = [column for column in columns if len(column)]
-    if len(filled) <= 1:
-        return filled[0] if filled else ()
-    if all(type(column) is list for column in filled):
-        return [number for column in filled for number in column]
-    return np.concatenate([np.asarray(column, np.uint64) for column in filled])

@@ -1,4 +1,8 @@
-"""One bolt task: calls user code row by row, undoes failed calls, keeps unfinished inputs."""
+"""One bolt task: calls user code row by row, undoes failed calls, keeps pending inputs.
+
+A pending input was executed and waits for an ack, or failed and waits for its next try. It leaves the stream, whose cursor moves
+on, and lives under {topology}:held:<task>, one field each, until it is acked or parked.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +10,82 @@ import heapq
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from sparkstorm.errors import MalformedFrameError, StoreInconsistentError
 from sparkstorm.executor.column_runner import ColumnRunner
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.event_time import TaskEventTime
-from sparkstorm.executor.manual_runner import ManualRunner as ManualRunner
 from sparkstorm.executor.pieces import count_rows, unfold
-from sparkstorm.executor.runner import BasicRunner, Runner
-from sparkstorm.executor.runner import FailedInput as FailedInput
-from sparkstorm.executor.runner import ReportError as ReportError
+from sparkstorm.executor.runner import BasicRunner, FailedInput, Runner
 from sparkstorm.executor.sink_runner import SinkRunner
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import WATERMARK_STREAM
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.tuples import Roots, Tuple
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.recording.recorder import Recorder
 from sparkstorm.tasks.task import Task
 from sparkstorm.transport.base import entry_order
-from sparkstorm.transport.frames import Row
+from sparkstorm.transport.frames import ID_LIMIT, Row
 from sparkstorm.transport.progress import EdgeCounts
 from sparkstorm.worker.counting.loop_time import TaskTime
-from sparkstorm.worker.epoch import Epoch
+from sparkstorm.worker.epoch import Epoch, as_roots
 from sparkstorm.worker.open_blocks import Births, Feed
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.call_watch import CallWatch
 from sparkstorm.worker.tasks.hooks import NO_HOOKS
-from sparkstorm.worker.tasks.inbox import Chunk, Inbox
-from sparkstorm.worker.tasks.pending_inputs import PendingInput
+from sparkstorm.worker.tasks.inbox import Chunk, FindSource, Inbox
 from sparkstorm.worker.tasks.states import Expect
+
+
+class PendingInput:
+    """One input, its edge id (0: not drawn yet), tries so far, and when it is due again (None: user code has it)."""
+
+    __slots__ = ("tuple", "edge", "attempts", "due_ms", "born_ms", "failure", "key", "is_stored", "since_us")
+
+    def __init__(self, tup: Tuple, edge: int, born_ms: int, key: str) -> None:
+        self.tuple = tup
+        self.edge = edge
+        self.attempts = 0
+        self.due_ms: int | None = None
+        self.born_ms = born_ms
+        self.failure: Failure | None = None  # of its last try
+        self.key = key
+        self.is_stored = False
+        self.since_us = 0  # when its first execute in this process began; 0 for one that was restored
+
+    def encode(self, codec: Codec) -> bytes:
+        """The record that brings this input back after a crash."""
+        tup = self.tuple
+        failure = None if self.failure is None else self.failure.to_row()
+        roots = list(tup.roots) if type(tup.roots) is tuple else tup.roots
+        return codec.pack(
+            [tup.source.task, tup.source.channel, list(tup.values), roots, self.edge, self.attempts, self.born_ms, failure]
+        )
+
+
+def decode_held(codec: Codec, key: str, data: bytes, find_source: FindSource, now_ms: int) -> PendingInput:
+    """A stored input; it is due at once, in the order of the keys."""
+    fields: Any = codec.unpack(data)
+    try:
+        task, stream, values, roots, edge, attempts, born_ms, failure = fields
+        source = find_source(task, stream)
+        if type(values) is not list or len(values) != len(source.fields):
+            raise ValueError(f"its values are not those of the fields {', '.join(source.fields)}")
+        if any(type(number) is not int for number in (edge, attempts, born_ms)) or not 0 <= edge < ID_LIMIT:
+            raise ValueError("its edge, tries or birth are no whole numbers")
+        held = PendingInput(Tuple(tuple(values), _checked_roots(roots), source), edge, born_ms, key)
+        held.attempts, held.failure = attempts, None if failure is None else Failure.from_row(failure)
+    except (TypeError, ValueError, MalformedFrameError) as error:
+        raise StoreInconsistentError(f"held input '{key}' is not a record of ours: {error}") from error
+    held.due_ms, held.is_stored = now_ms, True
+    return held
+
+
+def _checked_roots(roots: Any) -> Roots:
+    several = roots if type(roots) is list else [roots]
+    if any(type(root) is not int or not 0 <= root < ID_LIMIT for root in several):
+        raise ValueError("its roots are no ids")
+    return as_roots(roots)
 
 
 class BoltTask(Task):

@@ -1,23 +1,32 @@
-"""A worker's knowledge of its store's incarnation: what it expects at the claim, and the mark that its heartbeats carry."""
+"""A worker's knowledge of its store's incarnation: what it expects at the claim, says of a loss, and carries in heartbeats."""
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from sparkstorm.api.sinks import TransactionalSink
+from sparkstorm.clock import Clock
+from sparkstorm.errors import SparkStormError, StoreLostError
 from sparkstorm.executor.runner import ReportError
+from sparkstorm.executor.sink_runner import generation_of
+from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, raise_out_of_memory
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.worker_spec import StoreMark
 from sparkstorm.settings import CONTINUE
-from sparkstorm.transport.base import Claim, Expected
+from sparkstorm.tasks.task_parts import LIVE_STREAMS, TaskParts
+from sparkstorm.transport.base import Claim, Expected, Transport
+from sparkstorm.transport.store_loss import stop_text
 from sparkstorm.worker.epoch import IdSource
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
-
-def expected_of(plan: WorkerPlan, ids: IdSource) -> Expected:
-    """Return what a worker's claim expects of the store."""
-    return Expected(plan.store_mark, plan.settings.store_loss == CONTINUE, f"{ids.root():016x}")
+_MOST = 8  # tasks that are named: the sentence goes through heartbeats
+_LIMIT_S = 10.0
+_MOST_TEXT = 160
 
 
 class StoreWitness:
@@ -61,3 +70,64 @@ class StoreWitness:
         """Return the mark for a heartbeat."""
         found = asdict(self.mark())
         return {**found, "losses": list(found["losses"])}
+
+
+def expected_of(plan: WorkerPlan, ids: IdSource) -> Expected:
+    """Return what a worker's claim expects of the store."""
+    return Expected(plan.store_mark, plan.settings.store_loss == CONTINUE, f"{ids.root():016x}")
+
+
+def claimed(plan: WorkerPlan, transport: Transport, clock: Clock, ids: IdSource) -> Claim:
+    """Claim a worker's tasks; StoreLostError, with what the targets of sinks have, where the store has lost data."""
+    try:
+        return transport.claim(plan.owner, plan.token_by_task, expected_of(plan, ids))
+    except StoreLostError as error:
+        held = held_by_targets(plan, clock.now_ms)
+        raise StoreLostError(stop_text(plan.topology_id, error.loss, held), error.loss) from error
+
+
+def held_by_targets(plan: WorkerPlan, now_ms: Callable[[], int], limit_s: float = _LIMIT_S) -> str:
+    """Return the last epoch that the target of each sink's task has, for a sentence; empty without sinks.
+
+    Tasks of other workers are asked too: whoever reads the sentence of one worker wants to know of all. A target that does
+    not answer in time is named; its thread ends with the worker.
+    """
+    parts = TaskParts(plan.topology_id, plan.topology, plan.conf, plan.component_by_task, plan.codec, LIVE_STREAMS)
+    bolts = (name for name, component in plan.topology.components.items() if component.kind != "spout")
+    sinks = [name for name in bolts if isinstance(plan.make_instance(name), TransactionalSink)]
+    tasks = [(name, task) for name in sinks for task in parts.tasks.get(name, ())]
+    answers: list[str] = []
+
+    def ask() -> None:
+        for name, task in tasks[:_MOST]:
+            answers.append(_answer(plan.make_instance(name), parts, task, now_ms))
+
+    asking = threading.Thread(target=ask, name="sink-targets", daemon=True)
+    asking.start()
+    asking.join(limit_s)
+    told = answers[:]
+    said = [f"{name} (task {task}): {answer}" for (name, task), answer in zip(tasks, told, strict=False)]
+    if len(told) < len(tasks[:_MOST]):
+        name, task = tasks[len(told)]
+        said.append(f"{name} (task {task}): no answer within {limit_s:g} s")
+    elif len(tasks) > _MOST:
+        said.append(f"{len(tasks) - _MOST} more tasks were not asked")
+    return ", ".join(said)
+
+
+def _answer(sink: TransactionalSink, parts: TaskParts, task: int, now_ms: Callable[[], int]) -> str:
+    try:
+        sink.open(parts.conf(parts.component_by_task[task]), parts.context(task, (task,), now_ms))
+        last = sink.last_epoch()
+    except SparkStormError as error:
+        return str(error)[:_MOST_TEXT]
+    except USER_ERRORS as error:
+        raise_out_of_memory(error)
+        return describe_error(error)[:_MOST_TEXT]
+    finally:
+        with contextlib.suppress(*USER_ERRORS):
+            sink.cleanup()
+    if last is None:
+        return "cannot tell"
+    generation, epoch = generation_of(last)
+    return f"epoch {epoch:,}{f' of generation {generation}' if generation else ''}" if last else "nothing"

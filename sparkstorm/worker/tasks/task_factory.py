@@ -41,11 +41,10 @@ from sparkstorm.worker.open_blocks import OpenBlocks
 from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, threaded
-from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.bolt_task import BoltTask, decode_held
 from sparkstorm.worker.tasks.call_watch import CallWatch
 from sparkstorm.worker.tasks.hooks import NO_HOOKS, TaskHooks, hooked_emitter, started_hooks, task_hooks
 from sparkstorm.worker.tasks.inbox import Inbox
-from sparkstorm.worker.tasks.pending_inputs import decode_held
 from sparkstorm.worker.tasks.spout_task import SpoutCollector, SpoutTask
 from sparkstorm.worker.tasks.states import expecting, stored_state
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan

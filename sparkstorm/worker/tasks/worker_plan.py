@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from sparkstorm.executor.retry_policy import RetryPolicy
+from sparkstorm.executor.runner import RetryPolicy
 from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.tasks import tasks_by_component

@@ -1,0 +1,81 @@
+"""Careful mode: one input per commit, announced to the slot first, because an earlier process died in one of them.
+
+Law: whatever runs was announced and is alone in its commit, so the input that was announced last is the one to blame when the
+process dies. One that has been blamed too often is parked instead of run (topology.max.worker.deaths).
+"""
+
+from __future__ import annotations
+
+from sparkstorm.executor.pieces import unfold
+from sparkstorm.model.failure import killed
+from sparkstorm.model.tuples import Tuple
+from sparkstorm.worker.bolt_turns import BoltTurns
+from sparkstorm.worker.epoch import Epoch
+from sparkstorm.worker.parts import WorkerParts
+from sparkstorm.worker.spout_turns import SpoutTurns
+from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.timers import TimerService
+
+_UNITS = 5000
+
+
+class CarefulTurns:
+    """Turns of a worker that is careful; true until it has survived so many inputs."""
+
+    def __init__(self, parts: WorkerParts, timers: TimerService, bolt_turns: BoltTurns, spout_turns: SpoutTurns) -> None:
+        self._timers, self._bolt_turns, self._spout_turns = timers, bolt_turns, spout_turns
+        self._task_set, self._backpressure, self._failures = parts.task_set, parts.backpressure, parts.failures
+        self._reporter = parts.reporter
+        self._left = _UNITS if parts.plan.is_careful else 0
+
+    def __bool__(self) -> bool:
+        return self._left > 0
+
+    def run(self, epoch: Epoch, now_ms: int) -> bool:
+        """Run one input; return whether there was any."""
+        self._bolt_turns.take_posts(epoch)
+        bolts = self._task_set.bolts.values()
+        if any(bolt.is_thread_busy for bolt in bolts):
+            return False  # the input under suspicion is with a thread: nothing else may be blamed for it
+        self._bolt_turns.run_ticks(epoch, now_ms)
+        if (fired := self._timers.fire_one(epoch, now_ms, self._reporter.trying)) is not None:
+            self._bolt_turns.deliver(epoch, fired)
+        did = (
+            fired is not None
+            or any(self._try_held(epoch, bolt, now_ms) for bolt in bolts if not bolt.is_paused)
+            or any(self._try_bolt(epoch, bolt) for bolt in bolts if not self._backpressure.is_shut(bolt.task))
+        )
+        if not did:
+            for spout in self._task_set.spouts.values():
+                self._reporter.trying(spout.task, "spout", 0)
+                did |= self._spout_turns.ask_one(epoch, spout, 1)
+        self._left -= did  # an idle worker has not shown that it survives anything
+        if not self._left:
+            self._bolt_turns.is_careful = False
+            self._reporter.passed()
+        return did
+
+    def _try_held(self, epoch: Epoch, bolt: BoltTask, now_ms: int) -> bool:
+        for held in bolt.due(now_ms, most=1):
+            if poison := self._failures.poison(row := (bolt.task, f"held:{held.key}", 0)):
+                bolt.let_go(held.key)
+                self._failures.park(epoch, bolt, held.tuple, poison.deaths, killed(poison.deaths, poison.end))
+            else:
+                self._reporter.trying(*row)
+                self._failures.try_again(epoch, bolt, held)
+                self._bolt_turns.finish(epoch, bolt)
+            return True
+        return False
+
+    def _try_bolt(self, epoch: Epoch, bolt: BoltTask) -> bool:
+        chunk = bolt.next_chunk()
+        if chunk is None or bolt.is_full:
+            return False
+        if poison := self._failures.poison(row := (bolt.task, chunk.entry, chunk.done)):
+            tup = Tuple(*unfold(chunk.part(chunk.done, chunk.done + 1))[0])
+            self._failures.park(epoch, bolt, tup, poison.deaths, killed(poison.deaths, poison.end))
+            self._bolt_turns.consume(epoch, bolt, chunk, 1)
+            return True
+        self._reporter.trying(*row)
+        self._bolt_turns.run_chunk(epoch, bolt, chunk, 1)
+        return True

@@ -1,0 +1,87 @@
+"""Commits of a worker: numbered, left out without news, and kept while the store is full.
+
+Law: the same commit is sent again until the store has said that it is applied. A refused one is never built anew: what it
+holds was taken out of the tasks, and the next epoch would count on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from sparkstorm.errors import StoreFullError
+from sparkstorm.transport.base import Commit, Pressure
+from sparkstorm.worker.epoch import Epoch
+from sparkstorm.worker.epoch_commit import CommitBuilder
+from sparkstorm.worker.parts import WorkerParts
+
+_REFUSED_MS, _REFUSED_LONG_MS = 20, 200  # the longer one once patience is over and it was no use: a disk that is full
+_PATIENCE = 50  # refusals, after which a commit goes through: this worker may be the only one who can free anything
+
+
+class Commits:
+    """The commits of one worker, one after the other."""
+
+    def __init__(self, parts: WorkerParts) -> None:
+        self._plan, self._transport, self._clock = parts.plan, parts.transport, parts.clock
+        self._counters, self._progress, self._backpressure = parts.counters, parts.progress, parts.backpressure
+        self._failures = parts.failures
+        self._builder = CommitBuilder(parts)
+        self.generation, self.seq = parts.claim.generation, parts.claim.seq
+        self.quarantined: list[bytes] = []
+        self.refused: Commit | None = None
+        self.refusal = ""  # why the store refuses that commit
+        self._refusals = 0
+        self._last_gauges: Any = None
+        self._low_ms: int | None = None  # as last committed
+        self.has_news = False  # of the last commit
+        self.took_ms = 0.0
+
+    def build(self, epoch: Epoch) -> Commit:
+        """Return the commit of an epoch that has ended."""
+        watched = self._backpressure.watched
+        commit = Commit(self._plan.owner, self._plan.token_by_task, self.generation, self.seq + 1, watched=watched, low_ms=0)
+        commit.parked, self._failures.parked = self._failures.parked, []
+        commit.quarantined, self.quarantined = self.quarantined, []
+        self._builder.close(epoch, commit)
+        return commit
+
+    def complete(self, commit: Commit, now_ms: int) -> bool:
+        """Put the counts into a new commit; False when it says nothing, and no answer is waited for."""
+        self._counters.note(now_ms, self._clock.now_us(), self._builder.take_latencies())
+        gauges = self._counters.gauges()
+        self.has_news = not commit.is_empty() or gauges != self._last_gauges or commit.low_ms != self._low_ms
+        if not self.has_news and not self._backpressure.must_ask:
+            return False
+        self._last_gauges = gauges
+        self._counters.note_commit(commit)
+        commit.progress = self._progress.encode()
+        if commit.low_ms == self._low_ms:
+            commit.low_ms = None  # as the store has it
+        return True
+
+    def send(self, commit: Commit) -> Pressure | None:
+        """Send a commit, new or refused before; None when the store is full: it is kept."""
+        began_us = self._clock.now_us()
+        try:
+            pressure = self._transport.commit(commit)
+        except StoreFullError as error:
+            self._keep_refused(commit, error)
+            return None
+        self.took_ms = (self._clock.now_us() - began_us) / 1000
+        self.refused, self._refusals, self.refusal = None, 0, ""
+        self.seq, self._low_ms = commit.seq, self._low_ms if commit.low_ms is None else commit.low_ms
+        return pressure
+
+    def _keep_refused(self, commit: Commit, error: StoreFullError) -> None:
+        """Keep a refused commit for the next step, and free what may be freed."""
+        self.refused, self.refusal = commit, str(error)
+        self._refusals += 1
+        commit.is_urgent = self._refusals >= _PATIENCE
+        with contextlib.suppress(StoreFullError):  # a full disk refuses this write too
+            self._transport.release()
+
+    @property
+    def pause_ms(self) -> int:
+        """Return how long to wait before a refused commit is sent again."""
+        return _REFUSED_MS if self._refusals < 2 * _PATIENCE else _REFUSED_LONG_MS

@@ -1,0 +1,66 @@
+"""Parts that all of one worker's loop shares: its plan and clock, its tasks, their counts, and where failures go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sparkstorm.clock import Clock
+from sparkstorm.model.failure import Failure
+from sparkstorm.model.values.metric_values import MetricValue
+from sparkstorm.transport.base import Transport
+from sparkstorm.transport.progress import Progress
+from sparkstorm.worker.backpressure import Backpressure
+from sparkstorm.worker.counting.counters import Counters
+from sparkstorm.worker.counting.meters import Meters, Reporter
+from sparkstorm.worker.epoch import IdSource, key_source
+from sparkstorm.worker.failed_inputs import FailedInputs
+from sparkstorm.worker.journal import reading
+from sparkstorm.worker.tasks.circuit_breaker import CircuitBreaker
+from sparkstorm.worker.tasks.store_witness import claimed
+from sparkstorm.worker.tasks.task_factory import TaskFactory, WorkerServices
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
+
+
+class WorkerParts:
+    """What a worker has once its tasks are claimed and prepared, in the order in which each part needs those before."""
+
+    def __init__(
+        self,
+        plan: WorkerPlan,
+        transport: Transport,
+        clock: Clock,
+        ids: IdSource,
+        reporter: Reporter,
+        wake: Callable[[], None],
+    ) -> None:
+        self.plan = plan
+        self.transport = transport
+        self.clock = clock
+        self.ids = ids
+        self.reporter = reporter
+        self.wake = wake
+        self.claim = claimed(plan, transport, clock, ids)
+        with reading(f"{{{plan.topology_id}}}:progress"):
+            known = self.claim.progress
+            self.progress = Progress.decode(known) if known else Progress(started_ms=clock.now_ms())
+        self.meters = Meters(clock.now_ms)
+        services = WorkerServices(
+            clock.now_ms, ids, self.report, wake, key_source(plan.token_by_task), transport, self._metric_values
+        )
+        self.task_set = TaskFactory(plan, services).build(self.claim)
+        self.origin = ids.root()  # names this process in the entries that it writes
+        self.backpressure = Backpressure(plan)
+        self.counters = Counters(plan, self.task_set, self.progress, self.meters)
+        self.breaker = CircuitBreaker(plan, self.task_set.bolts, self.counters.of, self.report)
+        self.failures = FailedInputs(plan, self.counters.of, self.report, clock.now_ms, self.breaker)
+
+    def report(self, failure: Failure, count: int = 1) -> None:
+        """Count failures by their cause, and tell the first."""
+        placed = self.plan.placed(replace(failure, time_ms=failure.time_ms or self.clock.now_ms()))
+        self.progress.count_failure(placed, count)
+        self.meters.note_failure(placed)
+        self.reporter.error(placed)
+
+    def _metric_values(self, task: int) -> dict[str, MetricValue]:
+        return self.progress.metrics_by_task.setdefault(task, {})
