@@ -71,16 +71,15 @@ class Traffic:
 
 
 class Subject(NamedTuple):
-    """A ledger under test, whether it is fed lists, and whether its journal is taken."""
+    """A ledger under test, and whether its journal is taken."""
 
     name: str
     ledger: Ledger
-    lists: bool
     journalled: bool
 
     def run(self, batches: list[Batch]) -> float:
         """Seconds to apply these epochs."""
-        fed = [_as_lists(batch) for batch in batches] if self.lists else batches
+        fed = [_as_lists(batch) for batch in batches]
         begin = time.thread_time()
         settled = 0
         for batch in fed:
@@ -101,9 +100,9 @@ def _as_lists(batch: Batch) -> Batch:
 def _subjects() -> Iterator[Subject]:
     for journalled in (False, True):
         note = " + journal" if journalled else ""
-        yield Subject(f"dict twin{note}", DictLedger(), True, journalled)
+        yield Subject(f"dict twin{note}", DictLedger(), journalled)
         if compiled.core is not None:
-            yield Subject(f"table{note}", TableLedger(), False, journalled)
+            yield Subject(f"table{note}", TableLedger(), journalled)
 
 
 def measure_throughput(pending: int, rounds: int, rows: int, updates: bool) -> None:
@@ -112,7 +111,7 @@ def measure_throughput(pending: int, rounds: int, rows: int, updates: bool) -> N
     draw = traffic.updates if updates else lambda count: traffic.epoch(count // 3)
     subjects = list(_subjects())
     for subject in subjects:
-        subject.ledger.apply(traffic.fill().inits)
+        subject.ledger.apply(_as_lists(traffic.fill()).inits)
         if subject.journalled:
             subject.ledger.take_delta()
     epochs = max(1, 600_000 // rows)
@@ -142,12 +141,11 @@ def measure_small_epochs(pending: int, rounds: int) -> None:
         if not subject.journalled:
             continue
         traffic = Traffic(pending)
-        subject.ledger.apply(traffic.fill().inits)
+        subject.ledger.apply(_as_lists(traffic.fill()).inits)
         subject.ledger.take_delta()
         figures = []
         for size in sizes:
-            fed = subject._replace(lists=True)
-            runs = [fed.run([traffic.epoch(size // 3) for _ in range(20)]) / 20 for _ in range(rounds)]
+            runs = [subject.run([traffic.epoch(size // 3) for _ in range(20)]) / 20 for _ in range(rounds)]
             figures.append(statistics.median(runs) * 1e6)
         print(f"{subject.name:28}" + "".join(f"{figure:9.1f}" for figure in figures))
 

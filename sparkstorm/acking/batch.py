@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,7 @@ from sparkstorm.errors import MalformedFrameError
 Roots: TypeAlias = NDArray[np.uint64]
 Tasks: TypeAlias = NDArray[np.int32]
 Longs: TypeAlias = NDArray[np.int64]
-Column: TypeAlias = Sequence[int] | NDArray[Any]
-"""A column as it arrives: a list from a row frame, an array from a column frame."""
+Column: TypeAlias = Sequence[int]
 Inits: TypeAlias = tuple[Column, Column, Column]
 """Roots, values, spout tasks."""
 Acks: TypeAlias = tuple[Column, Column]
@@ -49,17 +48,6 @@ class Settled(NamedTuple):
 NOTHING_SETTLED = Settled(NO_ROOTS, NO_TASKS, NO_ROOTS, NO_TASKS)
 
 
-class Rows(NamedTuple):
-    """A checked batch as lists: cheapest for an epoch of a few messages."""
-
-    init_roots: list[int]
-    init_values: list[int]
-    init_tasks: list[int]
-    ack_roots: list[int]
-    ack_values: list[int]
-    fail_roots: list[int]
-
-
 class Columns(NamedTuple):
     """A batch as signed 64-bit columns."""
 
@@ -79,15 +67,6 @@ def count_rows(inits: Inits, acks: Acks, fails: Column) -> int:
             if len(column) != rows:
                 raise MalformedFrameError(f"{stream}: columns of {rows} and {len(column)} rows do not match")
     return len(inits[0]) + len(acks[0]) + len(fails)
-
-
-def rows_of(inits: Inits, acks: Acks, fails: Column) -> Rows:
-    """The batch as lists; MalformedFrameError names the stream that holds something else than ids and tasks."""
-    init, ack, fail = STREAMS
-    return Rows(
-        _listed(inits[0], init, 1), _listed(inits[1], init, 0), _listed(inits[2], init, 0, TASK_LIMIT),
-        _listed(acks[0], ack, 1), _listed(acks[1], ack, 0), _listed(fails, fail, 1),
-    )  # fmt: skip
 
 
 def columns_of(inits: Inits, acks: Acks, fails: Column) -> Columns:
@@ -117,45 +96,14 @@ def roots_of(column: Column, stream: str) -> Longs:
     return roots
 
 
-def _listed(column: Column, stream: str, least: int, limit: int = ID_LIMIT) -> list[int]:
-    if not len(column):
-        return []
-    numbers: list[int]
-    if isinstance(column, np.ndarray):
-        numbers = _signed(column, stream).tolist()
-    else:
-        numbers = _signed_array(column, stream).tolist()
-    if min(numbers) < least or max(numbers) >= limit:
-        raise _out_of_range(stream, min(numbers), max(numbers), least)
-    return numbers
-
-
 def _longs(column: Column, stream: str) -> Longs:
-    if isinstance(column, np.ndarray):
-        return _signed(column, stream)
-    return np.frombuffer(_signed_array(column, stream), np.int64) if column else _NO_LONGS
-
-
-def _require_range(numbers: Longs, stream: str, least: int, limit: int = ID_LIMIT) -> None:
-    if len(numbers) and (int(numbers.min()) < least or int(numbers.max()) >= limit):
-        raise _out_of_range(stream, int(numbers.min()), int(numbers.max()), least)
-
-
-def _signed(column: NDArray[Any], stream: str) -> Longs:
-    # An unsigned id of 2**63 or more turns negative here, which the range check then refuses.
-    if column.ndim != 1 or column.dtype.kind not in "iu" or not column.dtype.isnative:
-        raise MalformedFrameError(f"{stream}: {column.ndim}-dimensional {column.dtype} is no column of ids or tasks")
-    wide = column.view(np.int64) if column.dtype.itemsize == 8 else column.astype(np.int64)
-    flags = wide.flags
-    return wide if flags.c_contiguous and flags.aligned else wide.copy()
-
-
-def _signed_array(column: Sequence[int], stream: str) -> array[int]:
     try:
-        return array("q", column)
+        return np.frombuffer(array("q", column), np.int64) if column else _NO_LONGS
     except (TypeError, OverflowError) as error:
         raise MalformedFrameError(f"{stream}: a column holds something that is no 63-bit integer") from error
 
 
-def _out_of_range(stream: str, low: int, high: int, least: int) -> MalformedFrameError:
-    return MalformedFrameError(f"{stream}: numbers from {low} to {high} where {least} or more was due, or too large")
+def _require_range(numbers: Longs, stream: str, least: int, limit: int = ID_LIMIT) -> None:
+    if len(numbers) and (int(numbers.min()) < least or int(numbers.max()) >= limit):
+        low, high = int(numbers.min()), int(numbers.max())
+        raise MalformedFrameError(f"{stream}: numbers from {low} to {high} where {least} or more was due, or too large")

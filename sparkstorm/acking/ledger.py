@@ -24,9 +24,10 @@ from sparkstorm.acking.batch import (
     Roots,
     Settled,
     Tasks,
+    columns_of,
     count_rows,
+    require_legal,
     roots_of,
-    rows_of,
 )
 from sparkstorm.acking.journal import FAILED, UNKNOWN_TASK, entries_of, pack_delta, pack_snapshot, replay
 
@@ -68,17 +69,17 @@ class DictLedger:
         MalformedFrameError (and nothing applied) when a column is not what it should be.
         """
         count_rows(inits, acks, fails)
-        batch = rows_of(inits, acks, fails)
-        for root, value, task in zip(batch.init_roots, batch.init_values, batch.init_tasks, strict=True):
+        require_legal(columns_of(inits, acks, fails))
+        for root, value, task in zip(*inits, strict=True):
             entry = self._touch(root)
             entry.value ^= value
             entry.task = task
-        for root, value in zip(batch.ack_roots, batch.ack_values, strict=True):
+        for root, value in zip(*acks, strict=True):
             self._touch(root).value ^= value
-        for root in batch.fail_roots:
+        for root in fails:
             entry = self._touch(root)
             entry.failed, entry.generation = True, self._generation
-        return self._settle((batch.init_roots, batch.ack_roots, batch.fail_roots))
+        return self._settle((inits[0], acks[0], fails))
 
     def _touch(self, root: int) -> _Entry:
         self._changed[root] = None
@@ -87,7 +88,7 @@ class DictLedger:
             entry = self._entries[root] = _Entry(0, UNKNOWN_TASK, False, self._generation)
         return entry
 
-    def _settle(self, touched: Iterable[list[int]]) -> Settled:
+    def _settle(self, touched: Iterable[Column]) -> Settled:
         acked: list[tuple[int, int]] = []
         failed: list[tuple[int, int]] = []
         for roots in touched:

@@ -1,4 +1,4 @@
-/* The acker's table (acking/table.py): search, one batch of messages, layout, what changed. Twin: the dict of acking/ledger.py. */
+/* The acker's table (acking/table_ledger.py): search, one batch of messages, layout, what changed. Twin: the dict of acking/ledger.py. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -479,31 +479,11 @@ insert_roots(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return places_of(args, count, 1);
 }
 
-/* Whether all numbers of a column of signed 64-bit integers are at least `least`: ids of 2**63 or more are negative. */
-static PyObject *
-are_ids(PyObject *module, PyObject *const *args, Py_ssize_t count)
-{
-    Py_buffer column;
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError, "are_ids takes a column and a number");
-        return NULL;
-    }
-    int64_t least = PyLong_AsLongLong(args[1]);
-    if (PyErr_Occurred() || take_buffers(args, &column, 1, 0) < 0)
-        return NULL;
-    int holds = has_numbers(&column, 8, -1);
-    for (Py_ssize_t n = 0; holds && n < column.len / 8; n++)
-        holds = ((const int64_t *)column.buf)[n] >= least;
-    release(&column, 1);
-    return PyBool_FromLong(holds);
-}
-
 PyMethodDef ledger_functions[] = {
     {"apply_batch", (PyCFunction)(void (*)(void))apply_batch, METH_FASTCALL, "See acking/table_ledger.py."},
     {"apply_few", (PyCFunction)(void (*)(void))apply_few, METH_FASTCALL, "See acking/table_ledger.py."},
     {"take_delta", (PyCFunction)(void (*)(void))take_delta, METH_FASTCALL, "See acking/table_ledger.py."},
-    {"find_roots", (PyCFunction)(void (*)(void))find_roots, METH_FASTCALL, "See acking/table.py."},
-    {"insert_roots", (PyCFunction)(void (*)(void))insert_roots, METH_FASTCALL, "See acking/table.py."},
-    {"are_ids", (PyCFunction)(void (*)(void))are_ids, METH_FASTCALL, "Whether all numbers of a column are ids, and at least a number."},
+    {"find_roots", (PyCFunction)(void (*)(void))find_roots, METH_FASTCALL, "See acking/table_ledger.py."},
+    {"insert_roots", (PyCFunction)(void (*)(void))insert_roots, METH_FASTCALL, "See acking/table_ledger.py."},
     {NULL, NULL, 0, NULL},
 };

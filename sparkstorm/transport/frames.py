@@ -31,8 +31,6 @@ from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport.batch_columns import pack_columns, unpack_columns
 
 Ids = npt.NDArray[np.uint64]
-Numbers = Sequence[int] | Ids
-"""Ids as a list, where there are few, or as an array."""
 Row = tuple[tuple[Any, ...], Roots, Source]
 """Values, roots and source of a tuple on its way."""
 Ends = Sequence[tuple[int, int]]
@@ -48,7 +46,6 @@ MAX_ROWS = 1 << 20
 ID_LIMIT = 1 << 63  # roots and edge ids, and so every XOR of them, are below
 TASK_LIMIT = 1 << 31
 MAX_MEMORY = 384 << 20  # of a frame's values: only a frame of one large row can take so much
-NO_IDS: Ids = np.empty(0, np.uint64)
 _FEW_ROWS = 24  # below it plain loops are faster than numpy
 _NO_ROOTS: tuple[bytes, bytes, dict[int, bytes] | None] = (b"", b"", None)
 _ZERO = np.zeros(1, np.int64)
@@ -130,13 +127,13 @@ class RowFrame:
 class AckerMessages:
     """Messages to ackers of one epoch, combined per root (streams __ack_init, __ack_ack, __ack_fail, __ack_reset_timeout)."""
 
-    init_roots: Numbers = ()
-    init_values: Numbers = ()
-    init_tasks: Numbers = ()
-    ack_roots: Numbers = ()
-    ack_values: Numbers = ()
+    init_roots: Sequence[int] = ()
+    init_values: Sequence[int] = ()
+    init_tasks: Sequence[int] = ()
+    ack_roots: Sequence[int] = ()
+    ack_values: Sequence[int] = ()
     failures: dict[int, Failure] = field(default_factory=dict)
-    renewed: Numbers = ()  # roots whose time-out begins anew
+    renewed: Sequence[int] = ()  # roots whose time-out begins anew
     oldest_ms: int = 0  # no root in here was born before: while this frame waits, none of them may time out
 
     def __len__(self) -> int:
@@ -346,20 +343,21 @@ def _checked_senders(tasks: Any, numbers: Any, count: int) -> list[int]:
     if len(tasks) == 1:
         _check(not numbers, "numbers of senders, of which there is one")
         return [*tasks]
-    column: Any = numbers if len(tasks) <= 256 else _numbers(numbers, "<u2").tolist()
+    _check(len(tasks) <= 256 or len(numbers) % 2 == 0, "numbers of senders are not bytes of 16-bit integers")
+    column: Any = numbers if len(tasks) <= 256 else np.frombuffer(numbers, "<u2").tolist()
     _check(len(column) == count and max(column) < len(tasks), "its rows have other senders than it names")
     return list(map(tasks.__getitem__, column))
 
 
 def _checked_roots(roots: Any, lengths: Any, several: Any, count: int) -> RootRuns:
-    found: list[Roots] = _id_list(roots, 0, "a root")
+    found: list[Roots] = _ids(roots, 0, "a root")
     _check(type(lengths) is bytes and len(lengths) % 4 == 0, "lengths of runs are not bytes of 32-bit integers")
     sizes: list[int] = np.frombuffer(lengths, "<u4").tolist() if lengths else [1] * len(found)
     _check(len(sizes) == len(found) and 0 not in sizes and sum(sizes) == count, "runs of roots have other rows than it claims")
     _check(several is None or type(several) is dict, "anchors are not a mapping")
     for run, many in (several or {}).items():
         _check(type(run) is int and 0 <= run < len(found), "an anchor points outside the rows")
-        anchors = _id_list(many, 1, "an anchor")
+        anchors = _ids(many, 1, "an anchor")
         _check(len(anchors) > 0, "anchors without a root")
         found[run] = tuple(anchors)
     return RootRuns(found, sizes)
@@ -371,13 +369,13 @@ def _decode_messages(body: list[Any], oldest_ms: int) -> AckerMessages:
     values, edges = (_ids(column, 0, "a value") for column in (init_values, ack_values))
     tasks = _ids(init_tasks, 0, "a spout task")
     _check(len(roots) == len(values) == len(tasks) and len(acked) == len(edges), "uneven columns")
-    _check(not len(tasks) or max(tasks if type(tasks) is list else tasks.tolist()) < TASK_LIMIT, "a spout task is above 2**31 - 1")
+    _check(not tasks or max(tasks) < TASK_LIMIT, "a spout task is above 2**31 - 1")
     return AckerMessages(roots, values, tasks, acked, edges, unpack_failures(failures, ID_LIMIT), reset, oldest_ms)
 
 
 def _decode_settled(body: list[Any], oldest_ms: int) -> SettledRoots:
     acked, failed, renewed = body
-    roots, reset = _id_list(acked, 1, "a root"), _id_list(renewed, 1, "a root")
+    roots, reset = _ids(acked, 1, "a root"), _ids(renewed, 1, "a root")
     return SettledRoots(roots, unpack_failures(failed, ID_LIMIT), oldest_ms, reset)
 
 
@@ -399,47 +397,16 @@ def _framed(kind: int, oldest_ms: int, body: bytes) -> bytes:
     return _HEADER.pack(_MAGIC, VERSION, kind, oldest_ms) + body
 
 
-def _column(numbers: Sequence[Any] | Ids) -> bytes:
-    if len(numbers) <= _FEW_ROWS:
-        return struct.pack(f"<{len(numbers)}Q", *numbers)
-    return np.array(numbers, "<u8").tobytes()
+def _column(numbers: Sequence[Any]) -> bytes:
+    return struct.pack(f"<{len(numbers)}Q", *numbers)
 
 
-def _numbers(data: Any, kind: str = "<u8") -> Ids:
-    if data == b"":
-        return NO_IDS
-    size = int(kind[-1])
-    _check(type(data) is bytes and len(data) % size == 0, f"a column of ids is not bytes of {8 * size}-bit integers")
-    return np.frombuffer(data, kind).astype(np.uint64, copy=False)
-
-
-def _id_list(data: Any, least: int, name: str) -> list[Any]:
-    """Checked ids of a column as a list."""
-    found = _ids(data, least, name)
-    return list(found.tolist()) if isinstance(found, np.ndarray) else found
-
-
-def _ids(data: Any, least: int, name: str) -> Any:
-    """Checked ids of a column: a list of few, an array of many."""
-    if data == b"":
-        return []
-    if type(data) is not bytes or len(data) % 8 or len(data) > 8 * _FEW_ROWS:
-        ids = _numbers(data)
-        _check_ids(ids, least, name)
-        return ids
-    found = list(struct.unpack(f"<{len(data) // 8}Q", data))
-    _check(min(found) >= least and max(found) < ID_LIMIT, f"{name} is not between {least} and 2**63 - 1")
+def _ids(data: Any, least: int, name: str) -> list[Any]:
+    """Checked ids of a column; of 2**63 or more is one that is negative here."""
+    _check(type(data) is bytes and len(data) % 8 == 0, "a column of ids is not bytes of 64-bit integers")
+    found = list(struct.unpack(f"<{len(data) // 8}q", data))
+    _check(not found or min(found) >= least, f"{name} is not between {least} and 2**63 - 1")
     return found
-
-
-def _check_ids(ids: Ids, least: int, name: str) -> None:
-    if not len(ids):
-        return
-    if core is not None:
-        holds = core.are_ids(ids, least)
-    else:
-        holds = int(ids.min()) >= least and int(ids.max()) < ID_LIMIT
-    _check(holds, f"{name} is not between {least} and 2**63 - 1")
 
 
 def _check(holds: bool, complaint: str) -> None:

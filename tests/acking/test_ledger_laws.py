@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from sparkstorm.errors import MalformedFrameError
@@ -176,8 +175,8 @@ def test_a_reset_timeout_makes_open_roots_young_again_and_ignores_others(make: M
     assert len(ledger) == 1
 
 
-@pytest.mark.parametrize("column", [list, tuple, lambda rows: np.array(rows, np.uint64), np.array])
-def test_columns_may_be_lists_or_arrays(make: MakeLedger, column: Callable[[list[int]], Any]) -> None:
+@pytest.mark.parametrize("column", [list, tuple])
+def test_columns_may_be_lists_or_tuples(make: MakeLedger, column: Callable[[list[int]], Any]) -> None:
     ledger = make()
     settled = ledger.apply(
         inits=(column([1, 2]), column([7, 9]), column([SPOUT_TASK, OTHER_TASK])),
@@ -187,8 +186,7 @@ def test_columns_may_be_lists_or_arrays(make: MakeLedger, column: Callable[[list
     assert (acked(settled), failed(settled)) == ([(1, SPOUT_TASK)], [(2, OTHER_TASK)])
 
 
-BAD_ROOTS = [[0], [1 << 63], [-1], [1 << 64], ["1"], [1.5], [None], np.array([0], np.uint64), np.array([1.0]),
-             np.array([[1]], np.uint64), np.array([-1]), np.array([1], ">u8")]  # fmt: skip
+BAD_ROOTS: list[Any] = [[0], [1 << 63], [-1], [1 << 64], ["1"], [1.5], [None]]
 
 
 @pytest.mark.parametrize("roots", BAD_ROOTS, ids=repr)
@@ -211,7 +209,6 @@ def test_a_column_of_no_roots_is_refused_and_nothing_applied(make: MakeLedger, r
         (([1, 2], [1], [1, 1]), ((), ())),
         (([1], [1], [-1]), ((), ())),
         (([1], [1], [1 << 31]), ((), ())),
-        (([1], [1], np.array([-1], np.int32)), ((), ())),
         (([1], [1 << 64], [1]), ((), ())),
         (((), (), ()), ([1, 2], [1])),
         (((), (), ()), ([1], ["x"])),

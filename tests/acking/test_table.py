@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparkstorm.acking.batch import Longs
-from sparkstorm.acking.table import BURIED
+from sparkstorm.acking.table_ledger import BURIED
 from sparkstorm.model import compiled
 
 core: Any = compiled.core

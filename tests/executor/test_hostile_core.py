@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparkstorm.acking.table import CANDIDATES, CHANGED, LIVE, NEWEST, REMOVED, USED, Table
-from sparkstorm.acking.table_ledger import TableLedger
+from sparkstorm.acking.table_ledger import CANDIDATES, CHANGED, LIVE, NEWEST, REMOVED, USED, Table, TableLedger
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Tuple
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.executor import runner as runners

@@ -7,7 +7,6 @@ import struct
 import tracemalloc
 from typing import Any
 
-import numpy as np
 import ormsgpack
 import pytest
 from hypothesis import given, settings
@@ -32,10 +31,6 @@ ROW: list[Any] = ["failed", "no", "bolt", 3, "host", "node:1", 5, 0, "", {}]
 
 def failed(text: str) -> Failure:
     return Failure(FailureKind.FAILED, text, "bolt", 3, traceback="frames", waited_ms={"tree": 5})
-
-
-def ids_of(numbers: list[int]) -> frames.Ids:
-    return np.array(numbers, np.uint64)
 
 
 @pytest.mark.slow
@@ -82,9 +77,9 @@ def test_rows_come_back_as_they_went(data: st.DataObject) -> None:
 def test_acker_messages_and_verdicts_come_back_as_they_went(
     inits: list[tuple[int, int, int]], acks: list[tuple[int, int]], failures: dict[int, Failure], renewed: list[int]
 ) -> None:
-    roots, values, tasks = (ids_of([init[n] for init in inits]) for n in range(3))
-    acked, edges = (ids_of([ack[n] for ack in acks]) for n in range(2))
-    sent = AckerMessages(roots, values, tasks, acked, edges, failures, ids_of(renewed), 77)
+    roots, values, tasks = ([init[n] for init in inits] for n in range(3))
+    acked, edges = ([ack[n] for ack in acks] for n in range(2))
+    sent = AckerMessages(roots, values, tasks, acked, edges, failures, renewed, 77)
     found = frames.decode(CODEC, frames.encode_messages(CODEC, sent))
     assert isinstance(found, AckerMessages)
     for name in ("init_roots", "init_values", "init_tasks", "ack_roots", "ack_values"):
@@ -268,7 +263,7 @@ def test_bytes_that_are_no_frame_are_refused_with_the_reason(data: bytes, compla
 @pytest.mark.slow
 def test_a_hundred_thousand_spoilt_frames_raise_nothing_but_malformed_frame_error() -> None:
     chance = random.Random(20)
-    two, one = ids_of([1, 2]), ids_of([3])
+    two, one = [1, 2], [3]
     sound = [
         a_frame(),
         frames.encode_settled(CODEC, SettledRoots([5, 6], {7: failed("late"), 8: failed("no")})),
