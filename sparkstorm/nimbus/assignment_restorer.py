@@ -13,7 +13,8 @@ from sparkstorm.nimbus.cluster_reader import Reading
 from sparkstorm.scheduling.reconcile import placed_anew, with_new_version
 
 _LOG = logging.getLogger(__name__)
-_LONGEST_STEP = 4096  # heartbeats are not signed: a version far away from ours is nobody's
+# Heartbeats are not signed: a version far away from ours is nobody's.
+_LONGEST_STEP = 4096
 
 
 class AssignmentRestorer:

@@ -21,7 +21,8 @@ from sparkstorm.nimbus.parts import NimbusParts
 from sparkstorm.scheduling.lifecycle import ActionRequest, transition
 
 _LOG = logging.getLogger(__name__)
-_PATIENCE_MS = 60_000  # the supervisors of a driver that follows another are up by then
+# The supervisors of a driver that follows another are up by then.
+_PATIENCE_MS = 60_000
 
 
 class Deploys:

@@ -35,7 +35,9 @@ from sparkstorm.scheduling.view import Scheduler
 from sparkstorm.settings import NimbusSettings
 
 _LOG = logging.getLogger(__name__)
-_STAND_BY_MS = 1_000  # how often a follower looks at the leader; the end of the leader's session wakes it
+# How often a follower looks at the leader. It may be long: the end of the leader's session wakes
+# it.
+_STAND_BY_MS = 1_000
 _DYING_RECHECK_MS = 200  # how often a killed topology is looked at until its workers are gone
 _UPGRADE_RECHECK_MS = 1_000  # how often an upgrade's workers are judged and its time limit is looked at
 _MOST_PROBLEMS, _MOST_CHARS = 200, 2000  # that clients are shown

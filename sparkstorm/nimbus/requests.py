@@ -25,9 +25,13 @@ from sparkstorm.nimbus.request_verbs import RequestVerbs
 from sparkstorm.settings import NimbusSettings
 
 _LOG = logging.getLogger(__name__)
-_GRACE_MS = 10_000  # a request that looks expired may come from a host whose clock is behind, and be withdrawn by its client
+# A request that looks expired may come from a host whose clock is behind, and be withdrawn by its
+# client.
+_GRACE_MS = 10_000
 _MOST_CHARS = 800  # of a host's words on a topology's code
-_MOST_ANSWERED, _MOST_AT_ONCE = 20, 100  # requests that cannot be read: more are a flood; so many are dealt with in a turn
+# Requests that cannot be read. More than the first are a flood and get no answer; so many are dealt
+# with in a turn, so that they keep nobody's request waiting.
+_MOST_ANSWERED, _MOST_AT_ONCE = 20, 100
 _KEPT_MS = 600_000  # how long an ended request waits for its client
 
 

@@ -18,7 +18,8 @@ from sparkstorm.hosting.spark_versions import MAP_IN_ARROW, java_map_in_arrow
 from sparkstorm.replay.failures import one_sentence
 from sparkstorm.replay.tasks.chunks import Chunk
 
-_BATCH_BYTES = 1 << 20  # a worker holds several copies of a batch: with 4 MB it had 25 MB more from 10 MB of output on
+# A worker holds several copies of a batch: with 4 MB it had 25 MB more from 10 MB of output on.
+_BATCH_BYTES = 1 << 20
 _SCHEMA = pa.schema(
     [
         ("kind", pa.int32()),

@@ -26,7 +26,8 @@ from sparkstorm.replay.row_order import DEPENDABLE, RowOrder
 from sparkstorm.settings import ComponentSettings, DeliverySettings
 from sparkstorm.windowing.settings import TimeSettings, settings_of
 
-_MANY_SCANNED = 1_000_000  # keys: about a second of scans; a tenth would warn of jobs that take no time
+# Keys: about a second of scans. A tenth would warn of jobs that take no time.
+_MANY_SCANNED = 1_000_000
 _SENDERS = (
     "has {} and several senders, or one that has, whose tuples a live run interleaves by chance; if its results do not "
     "depend on that order, declare order_insensitive = True"

@@ -17,7 +17,8 @@ from sparkstorm.replay.arrow_map import map_in_arrow, quoted
 from sparkstorm.replay.failures import unwrapped
 from sparkstorm.replay.inputs import LONG_AGO, running_times
 
-_MOST_JOINED = 16  # RDDs in one union: a task's closure names each of them; 8 would need half as many more levels
+# RDDs in one union: a task's closure names each of them. 8 would need half as many levels more.
+_MOST_JOINED = 16
 _FILE, _BLOCK = "sparkstorm: file", "sparkstorm: block"
 _PLACE = "sparkstorm: place"  # beside the fields of a stream, which may have any name
 PARTITION = "sparkstorm: partition"

@@ -32,7 +32,8 @@ from sparkstorm.replay.results.types import TAGGED, definite_type, merged_type, 
 from sparkstorm.replay.savepoints import Begun
 from sparkstorm.windowing.watermarks import END, LAST_MS, NEVER
 
-_IDLE_CALLS, _IDLE_PAUSE_S = 50, 0.01  # a source that gives nothing for so long has no more history
+# A source that gives nothing for so long has no more history: half a second in all.
+_IDLE_CALLS, _IDLE_PAUSE_S = 50, 0.01
 Row = tuple[str, tuple[Any, ...]]
 """Stream and values."""
 

@@ -39,7 +39,8 @@ _DAMAGED = re.compile(r"DAMAGED\[(.*?)\]\[(.*?)\]", re.DOTALL)  # what a script 
 _LONGEST_PAUSE_S = 0.25
 _LARGE_WORD = 16 << 10
 _SENT_AT_ONCE = 64 << 10
-_READ_BYTES = 256 << 10  # of an answer at once: entries are up to twice as large
+# Of an answer at once: entries are up to twice as large.
+_READ_BYTES = 256 << 10
 
 
 class AccessRefusedError(StoreUnavailableError):

@@ -45,7 +45,9 @@ MAX_FRAME_BYTES = 64 << 20
 MAX_ROWS = 1 << 20
 ID_LIMIT = 1 << 63  # roots and edge ids, and so every XOR of them, are below
 TASK_LIMIT = 1 << 31
-MAX_MEMORY = 384 << 20  # of a frame's values: only a frame of one large row can take so much
+# Of a frame's values. Only a frame of one large row can take so much: packed values of a few bytes
+# may unfold to far more, and are weighed before they are unpacked.
+MAX_MEMORY = 384 << 20
 _FEW_ROWS = 24  # below it plain loops are faster than numpy
 _NO_ROOTS: tuple[bytes, bytes, dict[int, bytes] | None] = (b"", b"", None)
 _ZERO = np.zeros(1, np.int64)

@@ -24,9 +24,11 @@ busy: spouts and bolts run. commit: blocks, journals and counts are written, or 
 decoded. idle: nothing has come. The others are pauses by cause: topology.max.spout.pending, full receivers, a full store, an
 inactive topology (Flink's backPressuredTime, Storm's skipped-max-spout-ms, skipped-backpressure-ms and skipped-inactive-ms)."""
 PAUSES = STATES[PENDING:]
-MOST_CAUSES = 64  # of one worker; it writes them with every commit
+# Of one worker, which writes them with every commit.
+MOST_CAUSES = 64
 OTHER_CAUSES = Cause("(other components)", "other causes", "")
-_FEWEST_COUNTS = 16  # in the record of one task; older versions lack the last ones
+# In the record of one task: older versions have not written the last ones.
+_FEWEST_COUNTS = 16
 _PER_OCTAVE = 8  # latency buckets per doubling: 9 % wide
 BUCKETS = 20 * _PER_OCTAVE  # the last one
 

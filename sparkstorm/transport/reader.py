@@ -15,7 +15,8 @@ from sparkstorm.transport.keys import Keys, read_cursor, read_number
 from sparkstorm.transport.state_base import StateReading
 
 _NAMES_AT_ONCE = 1000
-_LOOKS = 20  # for counts of one moment; the first one finds them as a rule
+# For counts of one moment: the first look finds them as a rule.
+_LOOKS = 20
 _ENTRY = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 

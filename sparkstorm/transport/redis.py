@@ -53,7 +53,8 @@ __all__ = ["Keys", "RedisTransport", "open_connection"]
 
 _FIELD = b"f"
 _FULLNESS_EVERY_S = 0.5
-_TASKS_AT_ONCE = 1000  # Lua hands on some thousands of words at most
+# Lua hands on some thousands of words at most (its C stack).
+_TASKS_AT_ONCE = 1000
 _PROVEN = -1  # in place of the number of frames in doubt
 
 

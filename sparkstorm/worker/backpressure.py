@@ -12,6 +12,9 @@ from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.transport.base import Pressure
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
+# Shares of the store's memory. Spouts stop well before bolts do, so that what has been emitted can
+# still drain: a bolt's commit needs room for the entries that it writes before those that it read
+# go.
 SPOUTS_STOP_AT = 0.6
 _BOLTS_STOP_AT = 0.8
 

@@ -17,7 +17,9 @@ from sparkstorm.worker.tasks.spout_task import SpoutTask
 from sparkstorm.worker.tasks.taps import Taps
 from sparkstorm.worker.timers import TimerService
 
-_ROWS_PER_TURN, _ROWS_PER_BATCH = 4096, 1 << 16  # the latter for bolts that take batches
+# A turn's limit for bolts row by row, and for bolts that take batches: a batch has a price of its
+# own, which many rows share.
+_ROWS_PER_TURN, _ROWS_PER_BATCH = 4096, 1 << 16
 
 
 class BoltTurns:
@@ -99,7 +101,9 @@ class BoltTurns:
 
     def consume(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
         """Mark the next rows of an entry as done; its edge leaves the roots whose last rows they are."""
-        if not chunk.is_replayed:  # a dead letter was consumed before it was given up
+        # A dead letter was counted as consumed before it was given up: with it twice, the audit of
+        # edges would see more rows consumed than sent.
+        if not chunk.is_replayed:
             source = chunk.rows[0][2]
             self._flow(bolt, source.component, source.stream).consumed += rows
         bolt.consume(chunk, rows, self._origin)

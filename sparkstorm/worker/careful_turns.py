@@ -36,7 +36,8 @@ class CarefulTurns:
         self._bolt_turns.take_posts(epoch)
         bolts = self._task_set.bolts.values()
         if any(bolt.is_thread_busy for bolt in bolts):
-            return False  # the input under suspicion is with a thread: nothing else may be blamed for it
+            # The input under suspicion is with a thread: nothing else may be blamed for it.
+            return False
         self._bolt_turns.run_ticks(epoch, now_ms)
         if (fired := self._timers.fire_one(epoch, now_ms, self._reporter.trying)) is not None:
             self._bolt_turns.deliver(epoch, fired)
@@ -49,7 +50,8 @@ class CarefulTurns:
             for spout in self._task_set.spouts.values():
                 self._reporter.trying(spout.task, "spout", 0)
                 did |= self._spout_turns.ask_one(epoch, spout, 1)
-        self._left -= did  # an idle worker has not shown that it survives anything
+        # An idle worker has not shown that it survives anything.
+        self._left -= did
         if not self._left:
             self._bolt_turns.is_careful = False
             self._reporter.passed()

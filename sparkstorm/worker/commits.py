@@ -15,8 +15,11 @@ from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.epoch_commit import CommitBuilder
 from sparkstorm.worker.parts import WorkerParts
 
-_REFUSED_MS, _REFUSED_LONG_MS = 20, 200  # the longer one once patience is over and it was no use: a disk that is full
-_PATIENCE = 50  # refusals, after which a commit goes through: this worker may be the only one who can free anything
+# The longer pause is for a disk that is full: patience is over, and going through was no use.
+_REFUSED_MS, _REFUSED_LONG_MS = 20, 200
+# Refusals after which a commit goes through all the same: its rows are consumed, and this worker
+# may be the only one whose commit can free anything.
+_PATIENCE = 50
 
 
 class Commits:
@@ -78,7 +81,8 @@ class Commits:
         self.refused, self.refusal = commit, str(error)
         self._refusals += 1
         commit.is_urgent = self._refusals >= _PATIENCE
-        with contextlib.suppress(StoreFullError):  # a full disk refuses this write too
+        # A full disk refuses this write too.
+        with contextlib.suppress(StoreFullError):
             self._transport.release()
 
     @property

@@ -13,7 +13,9 @@ from sparkstorm.worker.epoch import Epoch
 
 _LONGEST_MS = 500
 """Double of it would let a worker answer its slot and end no sooner than after two seconds (an epoch may run twice its length)."""
-_SHARE = 1 / 8  # of a new commit's time in the mean, as TCP smooths its round trips (RFC 6298)
+# Of a new commit's time in the mean, as TCP smooths its round trips (RFC 6298): one slow commit
+# must not make epochs long.
+_SHARE = 1 / 8
 
 
 class Budget:

@@ -32,9 +32,12 @@ from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 
 _ROWS_PER_ENTRY = 8192
-_BUDGETS = 256  # times the byte budget that one commit may carry: half a gigabyte; Redis ends connections at one
+# Times the byte budget that one commit may carry: half a gigabyte. Redis ends a connection whose
+# request is larger than one.
+_BUDGETS = 256
 _ROWS_PER_BATCH = 1 << 16
-_BYTES_PER_ENTRY = 256 << 10  # rows that are heavier together leave in several entries
+# Heavier rows leave in several entries: the window of a reader holds eight of the largest.
+_BYTES_PER_ENTRY = 256 << 10
 
 
 class CommitBuilder:
@@ -105,7 +108,10 @@ class CommitBuilder:
             if weight <= 2 * _BYTES_PER_ENTRY or len(rows) == 1 or is_piece(rows[0]):
                 yield data
                 return
-            for roots, edge in drawn:  # the sample was too light; each part draws an edge of its own
+            # The sample was too light. The entry that is thrown away has put its edge into the
+            # roots, and each part draws one of its own: without taking it out again the trees would
+            # never end.
+            for roots, edge in drawn:
                 epoch.consume(roots, edge)
         step = max(1, min(len(rows) - 1, len(rows) * _BYTES_PER_ENTRY // weight))
         for start in range(0, len(rows), step):
@@ -215,6 +221,7 @@ class CommitBuilder:
         """Yield the messages of each acker with its rows of these columns, the first of which are roots."""
         count = len(self._ackers)
         rows_by_home: list[list[tuple[int, ...]]] = [[] for _ in range(count)]
+        # One pass over lists: numpy's division of the same columns costs more to build the arrays.
         for row in zip(*columns, strict=True):
             rows_by_home[row[0] % count].append(row)
         for acker, rows in zip(self._ackers, rows_by_home, strict=True):

@@ -112,7 +112,8 @@ class FailedInputs:
         """Where an input that fails for the first time has waited."""
         now_ms = self._now_ms()
         waited = {"tree": max(0, now_ms - bolt.oldest_ms)} if bolt.oldest_ms else {}
-        if bolt.sent_ms is not None and bolt.oldest_ms <= bolt.sent_ms <= now_ms:  # the store's clock may differ
+        # The store's clock may differ from this host's: a time that cannot be is left out.
+        if bolt.sent_ms is not None and bolt.oldest_ms <= bolt.sent_ms <= now_ms:
             waited["stream"] = now_ms - bolt.sent_ms
         return waited
 

@@ -26,7 +26,9 @@ from sparkstorm.transport.base import Commit, TaskRecord
 Fields = dict[str, Any]
 Whole = tuple[Fields, Mapping[str, MemoryState]]  # what is written at once, and by its field what is swept
 
+# A small journal is not swept: reading it at a restart costs less than writing it again.
 _SWEEP_FROM_BYTES = 256 * 1024
+# Of a sweep per commit, so that no commit waits for a large state to be written as a whole.
 _SWEEP_BYTES = 16 * 1024
 _SWEEP_KEYS = 256
 _FIELDS = frozenset("sdnvwxploPLeh")
@@ -131,7 +133,9 @@ def whole_and_deltas(entries: list[Fields], field: str) -> tuple[Any, list[Any]]
 
 def _parts(fields: Fields, states: Mapping[str, MemoryState]) -> Iterator[Fields | BaseWrites]:
     if fields or not any(map(len, states.values())):
-        yield fields  # never nothing: who was given a beginning knows by an empty journal that the store has lost it
+        # Never nothing: who was given a beginning knows by an empty journal that the store has lost
+        # it.
+        yield fields
     for name, state in states.items():
         if isinstance(state, LazyState):
             yield from state.sweep(_SWEEP_KEYS)

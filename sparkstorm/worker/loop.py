@@ -69,7 +69,8 @@ class WakeUp:
 
     def __init__(self) -> None:
         self.fds = [os.eventfd(0, os.EFD_NONBLOCK)] if hasattr(os, "eventfd") else []
-        self._is_sent = False  # set after the write: a wake-up is never taken before it can be read
+        # Set after the write, so that a wake-up is never taken before it can be read.
+        self._is_sent = False
 
     def send(self) -> None:
         """Make the descriptor readable."""
@@ -114,11 +115,13 @@ def drive(run: WorkerRun, control: WorkerControl, clock: Clock, transport: Redis
             return run.exit_code
         if run.worker is None:
             select.select([control.fileno()], [], [], BEAT_EVERY_MS / 1000)
-    gc.freeze()  # what stands now lives as long as the worker: never walk it again
+    # What stands now lives as long as the worker: no collection needs to walk it again.
+    gc.freeze()
     gc.set_threshold(100_000, 20, 50)
     is_late = False
     while run.exit_code is None:
-        now_ms = clock.now_us() / 1000  # whole milliseconds would make it sleep one too long
+        # Whole milliseconds would make the wait one too long.
+        now_ms = clock.now_us() / 1000
         wait_ms = min(_LONGEST_WAIT_MS if due_ms is None else due_ms - now_ms, run.beat_due_ms - now_ms)
         if wait_ms > 0:
             is_woken, is_late = transport.wait(wait_ms, fds), False

@@ -229,7 +229,8 @@ class Stamped:
             ends = text[-1] == "\n"
             body = text[:-1] if ends else text
             stamp = self._time() if self._at_start or "\n" in body else ""
-            if "\n" in body:  # one replacement: a gigabyte of lines line by line takes a minute
+            # One replacement: a gigabyte of lines, line by line, takes a minute.
+            if "\n" in body:
                 body = body.replace("\n", f"\n{stamp}")
             with contextlib.suppress(OSError):
                 self._stream.write(f"{stamp if self._at_start else ''}{body}{text[-1] if ends else ''}")

@@ -22,7 +22,9 @@ LEAST_FRAMES = 8
 """Enough for a worker near its store, whose next question follows a millisecond later."""
 MOST_FRAMES = 4096
 """Frames of one row each, 20,000 a second over 200 ms. After a restart of Redis each frame ahead is looked up once."""
-_SHRINK_BELOW = 4  # an answer of less than this part of the window lets it shrink: not at once, traffic comes in bursts
+# An answer of less than this part of the window lets it shrink. Not at once: traffic comes in
+# bursts, and a window that follows each lull starts again from the least.
+_SHRINK_BELOW = 4
 
 
 class ReadWindow:

@@ -41,6 +41,7 @@ from sparkstorm.worker.tasks.live_shadows import LiveShadows
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.worker import Worker
 
+# Many beats within the worker time-out, so that one lost or late beat kills nobody.
 BEAT_EVERY_MS = 1000
 
 

@@ -15,6 +15,8 @@ from sparkstorm.worker.epoch import Epoch, RandomIds
 from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 
+# Doubled at each try: a target that restarts is met soon, one that is away for minutes is not asked
+# twenty times a second.
 _FIRST_PAUSE_MS = 50
 _LONGEST_PAUSE_MS = 5_000
 
@@ -87,7 +89,8 @@ class Sinks:
             except USER_ERRORS as error:
                 self._phase = phase
                 return self._put_off(bolt, failure_of(error), now_ms)
-        if self._phase == phase:  # a commit without work, before each try to prepare, ends no outage
+        # A commit without work, before each try to prepare, ends no outage.
+        if self._phase == phase:
             self._since_ms, self._tries, self.problem, self._phase = None, 0, "", ""
         return None
 

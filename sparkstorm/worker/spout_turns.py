@@ -12,9 +12,12 @@ from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 
-_CALLS_PER_TURN = 512  # of all spout tasks together
+# Of all spout tasks together: so many rows stay in the processor's caches until the bolts take them
+# (decision 26).
+_CALLS_PER_TURN = 512
 _LONGEST_PAUSE_MS = 10
-_BOLTS_FIRST_MS = 200  # bolts go first, but spouts elsewhere must not be able to keep them busy for ever
+# Bolts go first, but rows from spouts elsewhere must not be able to keep them busy for ever.
+_BOLTS_FIRST_MS = 200
 
 
 class SpoutTurns:

@@ -216,7 +216,8 @@ class Worker:
             did = False
             for _ in range(len(self._order)):
                 bolt = self._order[0]
-                self._order.rotate(-1)  # the next epoch begins where this one ends: a slow bolt starves nobody
+                # The next epoch begins where this one ends: a slow bolt starves nobody.
+                self._order.rotate(-1)
                 if bolt.feed or bolt.inbox.chunks:
                     did |= self._bolt_turns.run_bolt(epoch, bolt)
                     is_over = self._budget.is_over(epoch, self._clock.now_ms())
@@ -259,7 +260,8 @@ class Worker:
     def _next_due(self, now_ms: int, did: bool) -> float | None:
         """Return when to step again: at once for what this step left undone, else for what comes by time."""
         if did and (self._has_more or self._sinks or self._timers.has_senders):
-            return now_ms  # watermarks follow what this commit has settled
+            # Watermarks follow what this commit has settled.
+            return now_ms
         due = [self._timers.next_due_ms(), self._timeouts.next_due_ms()]
         bolts = self._task_set.bolts.values()
         due += [bolt.next_due_ms() for bolt in bolts]

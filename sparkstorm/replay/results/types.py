@@ -25,7 +25,8 @@ from sparkstorm.model.values.tagged import is_tagged, read_value, tag_text
 
 TAGGED = pa.large_string()  # stands for tagged text while types are found: no other column has this type
 _NO_KEY = pa.large_binary()  # the key type of mappings without a key, until one is seen
-_MOST_DEPTH = 8  # Spark compiles code for every level; what nests deeper is tagged text
+# Spark compiles code for every level: what nests deeper is tagged text.
+_MOST_DEPTH = 8
 _SCALARS = {
     bool: pa.bool_(),
     int: pa.int64(),

@@ -22,7 +22,9 @@ from sparkstorm.replay.tasks.combiner import Combiner
 
 _IPC = b"\xff\xff\xff\xff"  # an Arrow stream begins so, a packed value never does
 _MOST_ROWS, _MOST_BYTES, _FULL_ROWS, PIECE_ROWS = 65_536, 1 << 20, 8_192, 16_384
-_WHOLE_ROWS, _WHOLE_BYTES = 1 << 18, 16 << 20  # where rows are never Python's objects
+# Where rows are never Python's objects a batch may be far larger: Arrow's work has a price per
+# batch.
+_WHOLE_ROWS, _WHOLE_BYTES = 1 << 18, 16 << 20
 
 
 @dataclass(slots=True)

@@ -24,7 +24,8 @@ from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.watermarks import NEVER
 
 _STRIDE = 1 << 24  # above the rows of any chunk
-_LEAST_ROWS = 4096  # rows gathered before the next sorting
+# Rows gathered before the next sorting: each sorting walks all that wait for a later time.
+_LEAST_ROWS = 4096
 Keyed = tuple[int, int, int, tuple[Any, ...], Source]
 SourcesOf = Callable[[Chunk, Sequence[tuple[Any, ...]]], Iterable[Source]]
 """The source of every row of a chunk."""

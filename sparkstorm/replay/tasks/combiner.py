@@ -19,7 +19,8 @@ from sparkstorm.model.topology import Grouping
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import KEYS, SCALARS, Codec
 
-MOST_KEYS = 1 << 16  # beyond it what is combined is sent: memory stays bounded
+# Beyond it what is combined is sent: memory stays bounded, whatever the number of keys.
+MOST_KEYS = 1 << 16
 _MISSING: Any = object()
 
 
@@ -60,7 +61,9 @@ class Combiner:
         known, source = self._value_by_key, self._source
         pair, combine, scalars = self._bolt.pair, self._bolt.combine, SCALARS
         tup = Tuple((), 0, source)
-        ours_alone = getrefcount(tup)  # one object for all rows, unless user code keeps it
+        # One object for all rows, unless user code keeps it: 90 ns a row against 350 for a new one
+        # each (decision 52). The compiled core has no loop for `pair`.
+        ours_alone = getrefcount(tup)
         row, rest = None, iter(rows)
         while True:
             try:

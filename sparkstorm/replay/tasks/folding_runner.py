@@ -52,7 +52,8 @@ class FoldingRunner(TimedRunner):
         marks = len(self._emitter.log), len(self._state.undo), len(self._times.undo)
         try:
             begun = self._times.fold_cells(rows if type(rows) is list else list(rows), cells, bolt.initial, bolt.fold)
-        except USER_ERRORS as error:  # the tuples are then taken in one by one, and only the faulty one fails
+        # The tuples are then taken in one by one, and only the faulty one fails.
+        except USER_ERRORS as error:
             raise_out_of_memory(error)
             self._roll_back(*marks)
             return False
@@ -67,7 +68,8 @@ class FoldingRunner(TimedRunner):
         assert isinstance(windows, TimeWindows)
         log, undo, times_undo = emitter.log, self._state.undo, self._times.undo
         fired, marks, content = 0, (0, 0, 0), Content()
-        ours_alone = getrefcount(content)  # one object for all windows, unless user code keeps one
+        # One object for all windows, unless user code keeps one (as in the combiner).
+        ours_alone = getrefcount(content)
         key, start, end, value = (), 0, 0, None
         try:
             for key, start, end, value in windows.due_cells(self._watermark_ms) if most else ():

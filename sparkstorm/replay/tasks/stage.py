@@ -112,7 +112,9 @@ class _Partition:
         self._mine = {b: self._tasks[b][partition % stage.width :: stage.width] for b in stage.bolts}
         joined = stage.bolts if stage.feed else stage.bolts[1:]
         self._is_sequence = stage.feed in job.sequence and is_watched(self._topology, job.plan.conf, stage)
-        most = 1 if self._is_sequence else None  # rows of several tasks have no order among them
+        # Rows of several tasks have no order among them: where the history is one sequence, one
+        # task has all.
+        most = 1 if self._is_sequence else None
         local = frozenset(t for b in joined for t in self._mine[b][:most])
         self._edges = OutEdges(job, self._parts, local, self._make_instance)
         self._number = source_number(stage.number, partition)

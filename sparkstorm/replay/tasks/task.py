@@ -264,6 +264,8 @@ class ReplayTask(Task):
             while part := list(zip(islice(some, AT_ONCE), repeat(0), repeat(source), strict=False)):
                 self.execute(part)
             return
+        # Values stay bare up to here: a row around each, and what undoes 512 of them, cost a fifth
+        # of the call and more (220 to 330 ns against 280 to 400, decision 52).
         for failed in self.runner.execute_values(some, source):
             self._try_again(failed)
         self.counts.executed += count

@@ -14,7 +14,9 @@ from sparkstorm.transport.frames import AckerMessages, SettledRoots
 from sparkstorm.worker.tasks.inbox import Inbox
 
 UNKNOWN = Failure(FailureKind.FAILED, "failed; its acker was started again since, and does not know why")
-_PATIENCE_MS = 90_000  # longer than a store may be away; half of it could end workers in an outage that they would survive
+# Longer than a store may be away: half of it could end workers in an outage that they would
+# survive.
+_PATIENCE_MS = 90_000
 
 
 class AckerTask:

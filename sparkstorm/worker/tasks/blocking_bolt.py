@@ -115,10 +115,12 @@ class ThreadedBolt(Bolt):
             else:
                 self._bolt.execute(tup)
             return self._recorder.failure_of(tup)
-        except MemoryError as error:  # the loop ends the worker, before it takes in this input
+        # The loop ends the worker before it takes in this input: no other process is to blame it.
+        except MemoryError as error:
             self._runner.post(partial(raise_out_of_memory, error))
             return failure_of(describe_error(error))
-        except BaseException as error:  # whatever it is (a cancelled coroutine): without its thread the bolt would hang for ever
+        # Whatever it is (a cancelled coroutine): without its thread the bolt would hang for ever.
+        except BaseException as error:
             return failure_of(error)
 
     def _take_in(self, tup: Tuple, failure: Failure | None, calls: Calls, changes: Changes | None) -> None:
@@ -161,7 +163,8 @@ class _Recorder:
         self._call("fail", tup, reason)
 
     def reset_timeout(self, tup: Tuple) -> None:
-        self._collector.reset_timeout(tup)  # at once: it does not depend on the success of the call
+        # At once: it does not depend on the success of the call.
+        self._collector.reset_timeout(tup)
 
     def report_error(self, error: BaseException | str) -> None:
         self._call("report_error", error)

@@ -148,7 +148,8 @@ class ThreadedSpout(Spout):
         error: BaseException | None = None
         try:
             call()
-        except BaseException as raised:  # a source without its thread would never be asked again
+        # A source without its thread would never be asked again.
+        except BaseException as raised:
             self._recorder.take()
             error = raised
         self.is_failing = error is not None

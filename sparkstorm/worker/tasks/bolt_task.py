@@ -117,10 +117,14 @@ class BoltTask(Task):
         self.flow_by_channel: dict[tuple[str, str], EdgeCounts] = {}  # counts of its inputs by component and stream
         self.is_paused = False  # by the circuit breaker
         self.oldest_ms = 0  # birth of the oldest root among the inputs of this epoch
-        self.spilled = 0  # entries of this worker's own tasks that lie in this task's stream: later rows queue behind them
+        # Entries of this worker's own tasks that lie in this task's stream: later rows queue behind
+        # them, or they would overtake.
+        self.spilled = 0
         self.caught_up_at = (0, 0)  # newest frame of former owners; until it is consumed, local rows queue behind it too
         self.sent_ms: int | None = None  # of the entry that is executed; None for rows of this worker
-        self.pace = 1  # rows between two looks at the clock: few until the bolt has shown that it is fast
+        # Rows between two looks at the clock: few until the bolt has shown that it is fast, since
+        # the first batch of a slow one would hold up every other task.
+        self.pace = 1
         self.new_key = new_key
         self.time: TaskEventTime | None = None  # none: nobody who lives by time is here or behind it
         self.recorders: list[Recorder] = []
@@ -178,7 +182,8 @@ class BoltTask(Task):
         if self.hooks:
             self.hooks.executed(tuples, failures, waiting)
         for tup in waiting:
-            if id(tup) not in self._held_by_tuple:  # else it is tried again, and keeps its record
+            # One that is held already is tried again, and keeps its record with its tries.
+            if id(tup) not in self._held_by_tuple:
                 self.hold(PendingInput(tup, 0, self.oldest_ms, self.new_key()))
         return failures
 

@@ -14,9 +14,11 @@ from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 
 RowT = TypeVar("RowT")
 FailedT = TypeVar("FailedT")
-_SLOW_S = 0.01  # a call that takes less is not measured further: reading a thread's times costs some 20 us
+# A call that takes less is not measured further: reading a thread's times costs some 20 us.
+_SLOW_S = 0.01
 _WINDOW_S = 10.0
-_SHARE = 0.2  # of the loop's time, waited for nothing: every other task of the worker waits too
+# Of the loop's time, waited for nothing: every other task of the worker waits too.
+_SHARE = 0.2
 _SILENT_S = 600.0
 _LOOK_MS = 1000
 

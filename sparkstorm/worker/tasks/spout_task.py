@@ -27,7 +27,9 @@ from sparkstorm.worker.tasks.inbox import Inbox
 
 _FAILURES_IN_A_ROW = 10
 _LONGEST_BACK_OFF_MS = 1000
-_WARM_US = 10_000  # since the last emission: the next tuple may come at any moment
+# Since the last emission. Within it the next tuple may come at any moment, and a long rest would be
+# its latency.
+_WARM_US = 10_000
 
 
 class SpoutCollector:
@@ -215,7 +217,8 @@ class SpoutTask:
             self.emitter.roll_back(mark)
             del born[born_mark:], immediate[immediate_mark:]
             self._note_failure(error, now_ms)
-        self.acked += len(immediate) - had  # without tracking a message is done when it is emitted
+        # Without tracking a message is done when it is emitted.
+        self.acked += len(immediate) - had
         did = self.emitter.emitted > start or bool(born) or len(immediate) > had
         self.take_births(epoch, now_ms)
         epoch.rows += self.emitter.emitted - start

@@ -80,7 +80,8 @@ class Taps:
             rows.clear()
         try:
             self._transport.show(samples)
-        except SparkStormError:  # samples may be lost, and a full store needs its room for others
+        # Samples may be lost, and a full store needs its room for others.
+        except SparkStormError:
             return
 
     def _set(self, names: Collection[str]) -> None:

@@ -239,7 +239,8 @@ class TaskFactory:
         return frozenset(stream for stream, found in by_stream.items() if any(self._takes_batches(id) for id, _ in found))
 
     def _takes_batches(self, component: str) -> bool:
-        if component not in self._column_bolts:  # the plan's topology is bare: what a component is, only an instance shows
+        # The plan's topology is bare: what a component is, only an instance shows.
+        if component not in self._column_bolts:
             self._column_bolts[component] = isinstance(self._plan.make_instance(component), ColumnBolt)
         return self._column_bolts[component]
 
@@ -303,7 +304,9 @@ class TaskFactory:
         made.changed_held.clear()
         context = self._context(task, component)
         if isinstance(bolt, TransactionalSink):
-            context = replace(context, topology_id=self._origin)  # a hot deploy goes on with the epochs of its target
+            # A hot deploy goes on with the epochs of its target, which are kept under the first
+            # topology's id.
+            context = replace(context, topology_id=self._origin)
         if made.state is not None:
             made.stored_version = next((each["v"] for each in reversed(fields) if "v" in each), 1)
         made.prepare(context)
