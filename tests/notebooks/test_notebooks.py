@@ -60,3 +60,30 @@ def test_inspect_assignments_shows_a_rebalance_a_lost_supervisor_and_what_others
     comparison = {line.split()[0]: line.split()[1:] for line in tables[-1].splitlines()[2:]}
     for scheduler in ("default", "even", "jstorm", "resource-aware", "multitenant"):
         assert (comparison[scheduler][0], comparison[scheduler][1]) == ("4", "0"), "it places what was lost and moves nothing else"
+
+
+def htmls_of(outputs: list[Any]) -> list[str]:
+    return ["".join(output.data["text/html"]) for output in outputs if "text/html" in output.get("data", {})]
+
+
+def said_by(outputs: list[Any]) -> str:
+    return "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
+
+
+@pytest.mark.filterwarnings("default")
+def test_first_stream_counts_each_word_once_though_a_worker_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = run("first_stream", monkeypatch)
+    graph, cluster, running = htmls_of(outputs)
+    assert "<svg" in graph and "by word" in graph and "words" in cluster and "ACTIVE" in cluster
+    assert "500 lines, 1000 words, 500 trees acked" in said_by(outputs)
+    assert "keeps up" in running and ">1000</td>" in running
+
+
+@pytest.mark.filterwarnings("default")
+def test_failing_tuple_shows_the_cause_and_that_the_corrected_bolt_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = run("failing_tuple", monkeypatch)
+    cause, letter = htmls_of(outputs)
+    for html in (cause, letter):
+        assert "invalid literal for int()" in html and "<details>" in html
+    assert "&#x27;free&#x27;" in letter and "given up after" in letter
+    assert "old:  ValueError" in said_by(outputs) and "new:  None" in said_by(outputs)
