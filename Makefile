@@ -1,6 +1,7 @@
 # make run    the word count over real files, on Spark slots, with embedded Redis and ZooKeeper
 # make test   the whole test suite       make lint, make types, make bench: what they say
 # make chaos SECONDS=600   harm four topologies, simulated and in processes, and report (docs/testing.md)
+# make browser   a walk through the page in headless Chromium, by keyboard, with axe-core (docs/testing.md)
 # make hosts   a cluster over several hosts (network namespaces; as root), cut, slowed down and switched off (docs/testing.md)
 # make matrix   the oldest and newest of the dependencies, and Pythons, each in an environment of its own (docs/dependencies.md)
 #               make matrix ARGS=--servers: the contracts of stores over the packaged Valkey, Redis 6.2 and Debian's 7.0
@@ -32,7 +33,7 @@ WITH_JAVA = JAVA_HOME="$$($(BIN)/python -m sparkstorm.embedded --install --home)
 # Spark's workers, slots and worker children are interpreters of their own: each would compile all its modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-fast lint types bench chaos asan hosts mutants matrix wheels install clean
+.PHONY: run test test-fast lint types bench browser chaos asan hosts mutants matrix wheels install clean
 
 run: $(VENV)/installed
 	@$(WITH_JAVA) && exec spark-submit jobs/run_topology.py $(CONF) $(ARGS)
@@ -62,6 +63,10 @@ mutants: $(VENV)/installed-dev
 hosts: $(VENV)/installed-dev
 	@command -v ip >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq iproute2 >/dev/null; }
 	@$(WITH_JAVA) && unset SPARK_LOCAL_IP SPARK_CONF_DIR && exec python -m tests.hosts $(ARGS)
+
+browser: $(VENV)/installed-dev
+	@command -v chromium chromium-browser google-chrome chrome >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check playwright axe-playwright-python && exec $(BIN)/python -m tests.browser $(ARGS)
 
 asan: $(VENV)/installed-dev
 	@$(BIN)/python -m pytest -q -rs tests/executor/test_sanitized.py
