@@ -75,7 +75,7 @@ def _sentence(reading: Reading, topologies: Mapping[str, TopologyView], away: st
     ill = [view for _, view in sorted(topologies.items()) if not view.is_well]
     counts = counted(len(topologies), "topology", "topologies")
     if ill:
-        return f"{len(ill)} of {counts} need attention: {ill[0].sentence}."
+        return f"{len(ill)} of {counts} {'needs' if len(ill) == 1 else 'need'} attention: {ill[0].sentence}."
     if reading.problems:
         about, sentences = next(iter(sorted(reading.problems.items())))
         return f"{about}: {sentences[0]}"

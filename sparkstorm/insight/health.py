@@ -234,7 +234,7 @@ def _of_component(component: str, tasks: Sequence[TaskLoad], busiest: TaskLoad |
     found = []
     executed, failed, late = (sum(values) for values in zip(*((t.executed, t.failed, t.late) for t in tasks), strict=True))
     if failed and failed >= _FAULTY * executed:
-        what = f"{failed:,} of {executed:,} executed inputs failed" if executed else f"{failed:,} trees failed"
+        what = f"{failed:,} of {executed:,} executed inputs failed" if executed else f"{counted(failed, 'tree')} failed"
         found.append(Culprit(Fault.FAILING, component, f"{component}: {what}"))
     if late and late >= _FAULTY * executed:
         found.append(Culprit(Fault.LATE, component, f"{component}: {late:,} of {executed:,} inputs came too late"))

@@ -12,8 +12,8 @@ export const exact = (value) => (value === null || value === undefined ? "not kn
 export const figure = (value) => (value === null || value === undefined ? "-" : value !== 0 && Math.abs(value) < 0.01 ? value.toExponential(1) : num(value, 2));
 export const rate = (value) => (value === null || value === undefined ? "-" : num(value) + "/s");
 export const percent = (share) => (share === null || share === undefined ? "-" : Math.round(100 * share) + NB + "%");
-export const millis = (value) => (value === null || value === undefined ? "-" : (value < 0.1 && value > 0 ? Math.round(1000 * value) + NB + "µs" : (value >= 10 ? Math.round(value).toLocaleString("en-US") : value.toFixed(1)) + NB + "ms"));
-export const bytes = (value) => (value === null || value === undefined ? "-" : num(value) + "B");
+export const millis = (value) => (value === null || value === undefined ? "-" : value === 0 ? "0" + NB + "ms" : (value < 0.1 ? Math.round(1000 * value) + NB + "µs" : (value >= 10 ? Math.round(value).toLocaleString("en-US") : value.toFixed(1)) + NB + "ms"));
+export const bytes = (value) => (value === null || value === undefined ? "-" : Math.abs(value) < 1000 ? Math.round(value) + NB + "B" : num(value) + "B");
 export function lasted(ms) {
   const s = Math.max(0, Math.round(ms / 1000));
   for (const [unit, size, smaller, part] of [["d", 86400, "h", 3600], ["h", 3600, "min", 60], ["min", 60, "s", 1]])
