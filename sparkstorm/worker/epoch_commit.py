@@ -217,16 +217,16 @@ class CommitBuilder:
             for messages, part in self._by_acker(epoch, list(reset)):
                 (messages.renewed,) = part
 
-    def _by_acker(self, epoch: Epoch, *columns: list[int]) -> Iterator[tuple[AckerMessages, list[list[int]]]]:
+    def _by_acker(self, epoch: Epoch, *columns: list[int]) -> Iterator[tuple[AckerMessages, tuple[list[int], ...]]]:
         """Yield the messages of each acker with its rows of these columns, the first of which are roots."""
         count = len(self._ackers)
-        rows_by_home: list[list[tuple[int, ...]]] = [[] for _ in range(count)]
-        # One pass over lists: numpy's division of the same columns costs more to build the arrays.
-        for row in zip(*columns, strict=True):
-            rows_by_home[row[0] % count].append(row)
-        for acker, rows in zip(self._ackers, rows_by_home, strict=True):
-            if rows:
-                yield epoch.messages_to(acker), list(map(list, zip(*rows, strict=True)))
+        homes = [root % count for root in columns[0]]
+        # Column by column in lists: numpy takes twice as long for 48 roots (four ackers, 27 us against
+        # 16) and a sixth less for 4,000; a tuple for each row takes twice as long for 4,000.
+        divided = [_divided(column, homes, count) for column in columns]
+        for acker, part in zip(self._ackers, zip(*divided, strict=True), strict=True):
+            if part[0]:
+                yield epoch.messages_to(acker), part
 
     def _settle_here(self, spout_task: int, acked: list[int], failed: dict[int, Failure]) -> None:
         self.latencies_ms += self._task_set.spouts[spout_task].settle(acked, failed, self._now_ms())
@@ -255,6 +255,15 @@ class CommitBuilder:
             if delta:
                 delta |= bolt.take_version()
             journals[task].write(commit, delta, partial(_whole_of_bolt, bolt))
+
+
+def _divided(column: list[int], homes: list[int], count: int) -> list[list[int]]:
+    """Return the numbers of a column by home."""
+    parts: list[list[int]] = [[] for _ in range(count)]
+    put = [part.append for part in parts]
+    for home, number in zip(homes, column, strict=True):
+        put[home](number)
+    return parts
 
 
 def _cut(block: OpenBlock) -> Iterator[Sequence[Row]]:
