@@ -114,10 +114,10 @@ def _is_flat(value: Any, depth: int = 0) -> bool:
 
 
 def path_name(request: Request, name: str) -> str:
-    """Return a part of the path that names something; InvalidConfigError when it is no name."""
+    """Return a part of the path that names something; NotAliveError when nothing can have that name."""
     found = str(request.path_params[name])
     if not found or len(found) > MOST_NAME_CHARS or not found.isprintable():
-        raise InvalidConfigError(f"{name} in the path: expected a name of at most {MOST_NAME_CHARS} printable characters")
+        raise NotAliveError(f"{name} in the path: expected a name of at most {MOST_NAME_CHARS} printable characters")
     return found
 
 

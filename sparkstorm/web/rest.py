@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from sparkstorm.errors import InvalidConfigError, SparkStormError
+from sparkstorm.errors import InvalidConfigError, NotAliveError, SparkStormError
 from sparkstorm.insight.records import ClusterView, ComponentView, TopologyView, Window, to_json
 from sparkstorm.insight.sampler import ReadModel, check_component, check_window
 from sparkstorm.model.requests import RequestKind
@@ -83,7 +83,7 @@ class _Rest:
     def task(self, request: Request) -> Any:
         view, text = self._view(request), path_name(request, "task")
         if not any(text == str(task) for each in view.components.values() for task in each.tasks):
-            raise InvalidConfigError(f"topology {view.name} has no task {text!r:.40}")
+            raise NotAliveError(f"topology {view.name} has no task {text!r:.40}")
         return to_json({window: self._model.task_window(view.id, int(text), window) for window in view.windows})
 
     def series(self, request: Request) -> Any:

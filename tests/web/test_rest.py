@@ -112,3 +112,12 @@ def test_a_stream_sends_a_snapshot_and_then_what_has_changed() -> None:
         assert (first[0], second[0]) == ("snapshot", "delta") and second[1] > first[1]
         assert first[2]["topology"]["counts"]["acked"] == 0
         assert [["topology", "counts", "acked"], 9] in second[2]["set"]
+
+
+@pytest.mark.parametrize(
+    "path", ["topology/%F4%81%AD%A0", "topology/a%00b/series", f"topology/{'x' * 301}", "topology/words/task/x"]
+)
+def test_a_name_that_nothing_can_have_is_not_there(path: str) -> None:
+    with served() as at:
+        answer = at.client.get(f"/api/sparkstorm/v1/{path}")
+        assert answer.status_code == 404 and answer.json()["errorMessage"]
