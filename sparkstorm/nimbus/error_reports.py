@@ -1,12 +1,13 @@
 """Nimbus's reports about workers: deaths and failed starts as errors of their topology, and pauses by failures."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.model.assignment import Assignment, ExecutorId, TopologyBase, WorkerBeat, WorkerSlot
 from sparkstorm.model.failure import MAX_TRACEBACK, Failure, FailureKind
+from sparkstorm.model.requests import Problems
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.worker_spec import read_mark
 from sparkstorm.nimbus.cluster_reader import Reading
@@ -137,3 +138,41 @@ def _pause_in(beat: WorkerBeat, activations: int) -> str:
     if not isinstance(found, list) or not found or beat.stats.get("activations") != activations:
         return ""
     return str(found[0])[:_MOST_CHARS]
+
+
+_MOST_SHOWN, _MOST_SHOWN_CHARS = 200, 2000
+"""What clients are shown: 400 kB at most, less than half of what ZooKeeper takes in one record."""
+
+FINDERS = ("leader", "reading", "round", "pauses", "deploys", "requests", "upgrades", "cleanup", "stores", "turn")
+"""Who finds problems; of two about one subject the later finder's is shown, which knows more of its cause."""
+
+
+class ProblemBoard:
+    """Board of what keeps Nimbus from something: sentences by who found them, shown to clients when they have changed.
+
+    Law: each finder replaces its own sentences alone, in whole; what it does not find any more is gone with that. One record in
+    the store has the sentences of all, and is written only when one has changed: clients that follow it are woken by that.
+    A mapping that every duty merges its findings into was the former way; whose sentence went when depended on the order of merges.
+    """
+
+    def __init__(self, state: StormState) -> None:
+        self._state = state
+        self._by_finder: dict[str, Mapping[str, str]] = {finder: {} for finder in FINDERS}
+        self._shown: Mapping[str, str] | None = None
+
+    def put(self, finder: str, problems: Mapping[str, str]) -> None:
+        """Replace what a finder has found: sentences by topology, supervisor, slot, or word."""
+        self._by_finder[finder] = dict(problems)
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Return the sentences of all finders."""
+        return {about: text for found in self._by_finder.values() for about, text in found.items()}
+
+    def show(self, now_ms: int) -> None:
+        """Write the problems for clients when they have changed."""
+        problems = self.problems
+        if self._shown != problems:
+            shown = dict(sorted(problems.items())[:_MOST_SHOWN])
+            self._state.write_problems(Problems(now_ms, {about: text[:_MOST_SHOWN_CHARS] for about, text in shown.items()}))
+            self._shown = problems

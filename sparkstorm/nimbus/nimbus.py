@@ -16,14 +16,13 @@ from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import FailedAssignTopologyError, SparkStormError, StoreInconsistentError, StoreUnavailableError
 from sparkstorm.model.assignment import SupervisorInfo, TopologyBase, WorkerSlot
-from sparkstorm.model.requests import Problems
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.nimbus.assigner import Assigner
 from sparkstorm.nimbus.assignment_restorer import AssignmentRestorer
 from sparkstorm.nimbus.cleanup import TopologyCleanup
 from sparkstorm.nimbus.cluster_reader import ClusterReader, Reading
 from sparkstorm.nimbus.deploy import Deploys
-from sparkstorm.nimbus.error_reports import ErrorReports, FailurePauses
+from sparkstorm.nimbus.error_reports import ErrorReports, FailurePauses, ProblemBoard
 from sparkstorm.nimbus.gray_upgrade import GrayUpgrades
 from sparkstorm.nimbus.heartbeat_monitor import HeartbeatMonitor, StoreWatch
 from sparkstorm.nimbus.parts import NimbusParts, OutcomeWriter, TopologyActionListener
@@ -40,7 +39,6 @@ _LOG = logging.getLogger(__name__)
 _STAND_BY_MS = 1_000
 _DYING_RECHECK_MS = 200  # how often a killed topology is looked at until its workers are gone
 _UPGRADE_RECHECK_MS = 1_000  # how often an upgrade's workers are judged and its time limit is looked at
-_MOST_PROBLEMS, _MOST_CHARS = 200, 2000  # that clients are shown
 
 
 class Nimbus:
@@ -61,7 +59,6 @@ class Nimbus:
     ) -> None:
         self._settings = NimbusSettings.of(conf)
         self.listeners: list[TopologyActionListener] = []
-        self.problems: Mapping[str, str] = {}
         self.is_leading = False
         self.leader: NimbusInfo | None = None
         self.driver: DriverInfo | None = None
@@ -102,8 +99,12 @@ class Nimbus:
         self._pauses = FailurePauses(state)
         self._round_duties = (self._monitor, self._pause, self._gather, self.cleanup.sweep, self._requests.sweep)
         self._gatherer = TaskBeatGatherer(state, self._settings.task_heartbeat_ms)
-        self._found: Mapping[str, str] = {}  # problems that the last round found
-        self._shown: Mapping[str, str] | None = None  # problems as clients see them
+        self._board = ProblemBoard(state)
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Return what keeps this Nimbus from something: sentences by topology, supervisor, slot, or word."""
+        return self._board.problems
 
     # -- being driven --------------------------------------------------------------------------------------------
 
@@ -163,8 +164,8 @@ class Nimbus:
         except SparkStormError as error:
             # A record that changed under our hands, or is no record: the next turn reads everything anew.
             _LOG.error("this turn broke off: %s", error)
-            self.problems = {**self.problems, "turn": str(error)}
-            self._show_problems(now_ms)
+            self._board.put("turn", {"turn": str(error)})
+            self._board.show(now_ms)
 
     def _turn(self, now_ms: int, is_round: bool) -> None:
         if is_round:
@@ -176,9 +177,19 @@ class Nimbus:
         for duty in self._duties + (self._round_duties if is_round else ()):
             if duty(reading, now_ms):
                 reading = self._read(now_ms)
-        self.problems = {**reading.problems, **self._found, **self._deploys.problems, **self._requests.problems}
-        self.problems = {**self.problems, **self._upgrades.problems, **self.cleanup.problems, **self._stores.problems}
-        self._show_problems(now_ms)
+        found = {
+            "reading": reading.problems,
+            "deploys": self._deploys.problems,
+            "requests": self._requests.problems,
+            "upgrades": self._upgrades.problems,
+            "cleanup": self.cleanup.problems,
+            "stores": self._stores.problems,
+            "leader": {},
+            "turn": {},
+        }
+        for finder, problems in found.items():
+            self._board.put(finder, problems)
+        self._board.show(now_ms)
         self._plan_next_turn(reading, now_ms)
 
     def _lead(self, now_ms: int) -> bool:
@@ -201,12 +212,12 @@ class Nimbus:
 
     def _stand_by(self, now_ms: int) -> None:
         """Another leads: wait for its end."""
-        self._shown = None
         self._due_ms = now_ms + _STAND_BY_MS
         self.leader = leader = self._state.read_leader(self.wake)
         self._is_dirty = leader is None or self.depose(leader)
         if leader:
-            self.problems = {"leader": f"{leader.owner} leads, this Nimbus stands by"}
+            self._board = ProblemBoard(self._state)  # what it found while it led is the leader's to say now
+            self._board.put("leader", {"leader": f"{leader.owner} leads, this Nimbus stands by"})
 
     def _read(self, now_ms: int) -> Reading:
         self._changed_nodes.clear()
@@ -219,13 +230,6 @@ class Nimbus:
         self._observer.observe(reading, now_ms)
         self._stores.observe(supervisors.values(), now_ms)
         return reading
-
-    def _show_problems(self, now_ms: int) -> None:
-        """Write the problems for clients when they have changed."""
-        if self._shown != self.problems:
-            shown = dict(sorted(self.problems.items())[:_MOST_PROBLEMS])
-            self._state.write_problems(Problems(now_ms, {about: text[:_MOST_CHARS] for about, text in shown.items()}))
-            self._shown = dict(self.problems)
 
     def _plan_next_turn(self, reading: Reading, now_ms: int) -> None:
         self._due_ms = min([self._due_ms, *self._requests.waits_by_name.values()])
@@ -244,8 +248,10 @@ class Nimbus:
 
     def _run_timers(self, reading: Reading, now_ms: int) -> bool:
         """Carry out what is due; whether something changed."""
-        num_changed = sum(self._run_timer(base, reading, now_ms) for base in reading.bases.values())
-        return num_changed > 0
+        has_changed = False
+        for base in reading.bases.values():
+            has_changed |= self._run_timer(base, reading, now_ms)
+        return has_changed
 
     def _run_timer(self, base: TopologyBase, reading: Reading, now_ms: int) -> bool:
         if base.status == TopologyStatus.KILLED:
@@ -280,20 +286,21 @@ class Nimbus:
         """Replace what has died; nothing after it in a turn looks at places."""
         alive = self._observer.alive(reading.snapshot, now_ms)
         lost = self._reporter.losses(reading.snapshot, reading.beats)
-        self._found = {**lost, **self._reporter.report_failed_starts(reading.snapshot, reading.beats, now_ms)}
+        found = {**lost, **self._reporter.report_failed_starts(reading.snapshot, reading.beats, now_ms)}
         try:
             plan = self._assigner.plan(reading.snapshot, alive, now_ms)
         except FailedAssignTopologyError as error:
             _LOG.error("%s; the last good assignments stand", error)
-            self._found = {**self._found, "scheduler": str(error)}
+            self._board.put("round", {**found, "scheduler": str(error)})
             return False
-        self._found = {**self._found, **plan.refused}
+        found |= plan.refused
         if plan.blacklisted_hosts:
             hosts = ", ".join(sorted(plan.blacklisted_hosts))
-            self._found["blacklist"] = (
+            found["blacklist"] = (
                 f"{hosts}: a supervisor or a port was missing there too often, "
                 "so the host gets nothing until blacklist.scheduler.resume.time.secs have passed"
             )
+        self._board.put("round", found)
         self._reporter.report_deaths(reading.snapshot, alive, now_ms)
         for assignment in plan.assignments:
             self._assigner.publish(assignment, reading.bases[assignment.topology_id].name)
@@ -303,7 +310,7 @@ class Nimbus:
     def _pause(self, reading: Reading, _now_ms: int) -> bool:
         """Deactivate topologies most of whose tuples fail."""
         did = self._pauses.advance(reading)
-        self._found = {**self._found, **self._pauses.problems}
+        self._board.put("pauses", self._pauses.problems)
         return did
 
     def _gather(self, reading: Reading, now_ms: int) -> bool:

@@ -437,7 +437,7 @@ def test_only_the_leader_works_and_a_follower_takes_over_at_once() -> None:
         second.step(bench.clock.advance(1000))
         for supervisor in bench.supervisors.values():
             supervisor.step(bench.clock.now_ms())
-    assert second.is_leading
+    assert second.is_leading and "leader" not in second.problems
     outcome = pending.poll()
     assert outcome and outcome.state is OutcomeState.DONE
     assert bench.state.known_ids() == set()
