@@ -51,6 +51,7 @@ SPARK = (
     "tests/hosting/test_spark_versions.py",
     "tests/replay/test_frames.py",
     "tests/replay/test_spark.py",
+    "tests/replay/test_spark_connect.py",
     "tests/system/test_main_job.py::test_counts_are_exact_progress_is_shown_and_nothing_is_left",
     *OF_OLD_SPARKS,
 )
@@ -145,6 +146,7 @@ def _environment(python: Path) -> Mapping[str, str]:
         "PYSPARK_DRIVER_PYTHON": str(python),
         "SPARK_CONF_DIR": str(ROOT / "conf" / "spark"),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARKSTORM_TEST_CONNECT": "1",
     }
 
 

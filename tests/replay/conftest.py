@@ -19,7 +19,11 @@ MASTER = "local[2]"
 
 @pytest.fixture(scope="module")  # not longer: the system tests after these make contexts of their own
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
-    """A session of two cores (or a module's MASTER); frames are small, so are its shuffles."""
+    """A session of two cores (or a module's MASTER); frames are small, so are its shuffles.
+
+    Expressions are interpreted: compiling them is 40 % of the JVM's time where frames have some hundred rows. The system
+    tests and `tests/replay/test_standalone.py` run with what Spark compiles.
+    """
     former = {name: os.environ.get(name) for name in ENVIRONMENT}
     os.environ.update(ENVIRONMENT)
     session = (
@@ -28,6 +32,8 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.codegen.wholeStage", "false")
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
