@@ -224,7 +224,7 @@ _PUBLIC = {
     "sparkstorm.replay.stepping.recorded",
     "sparkstorm.testing",
 }
-_OF_TOOLS = re.compile(r"sparkstorm\.(notebook\.\w+|scheduling\.laboratory|app\.cluster|config)")
+_OF_TOOLS = re.compile(r"sparkstorm\.(notebook\.\w+|insight\.sampler|scheduling\.laboratory|app\.cluster|config)")
 _STARTERS = {"run_topology.py", "replay_history.py"}
 
 

@@ -2,6 +2,7 @@
 
 from sparkstorm.model.values.tagged import from_json as read_json
 from sparkstorm.model.values.tagged import read_value
+from sparkstorm.recording.capsule_files import write_capsule
 from sparkstorm.replay.back_fill import back_fill, back_fill_locally
 from sparkstorm.replay.inputs import EventTime
 from sparkstorm.replay.local import LocalResults, replay_locally
@@ -25,4 +26,5 @@ __all__ = [
     "read_value",
     "replay",
     "replay_locally",
+    "write_capsule",
 ]
