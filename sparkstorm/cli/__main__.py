@@ -43,7 +43,7 @@ _GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "completion": ("completion",),
     },
 }
-"""Verbs by what one wants, then by module: a verb that is asked for is imported alone, since all take twice as long to start."""
+"""Verbs by what one wants, then by module: of a verb that is asked for only its own module is imported."""
 
 
 class _VerbGroup:

@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkstorm.cli import terminal
-from sparkstorm.client import ClusterClient, connect
-from sparkstorm.insight.records import TopologyView
-from sparkstorm.insight.sampler import Sampler
+
+if TYPE_CHECKING:
+    from sparkstorm.client import ClusterClient
+    from sparkstorm.insight.records import TopologyView
+    from sparkstorm.insight.sampler import Sampler
 
 Verb = Callable[[argparse.Namespace], int]
 OK, FAILED = 0, 1
@@ -67,6 +69,13 @@ def add_topology_verb(verbs: Any, name: str, run: Verb, help: str, **options: An
     return verb
 
 
+def connect(file: str | None) -> ClusterClient:
+    """Connect to a cluster; what speaks to servers is imported now, since verbs that speak to none start without it."""
+    from sparkstorm.client import connect as connected
+
+    return connected(file)
+
+
 def opened(arguments: argparse.Namespace, writes: bool = False) -> AbstractContextManager[ClusterClient]:
     """Connect to the cluster that the arguments name; ReadOnlyConnectionError when the verb writes and may not."""
     held: ClusterClient | None = getattr(arguments, "held_cluster", None)
@@ -81,6 +90,8 @@ def opened(arguments: argparse.Namespace, writes: bool = False) -> AbstractConte
 
 def sampled(arguments: argparse.Namespace, cluster: ClusterClient, name: str | None = None) -> Sampler:
     """Return the read model of a cluster, or of one topology of it, which has read the stores just now; --watch has one for all."""
+    from sparkstorm.insight.sampler import Sampler
+
     only = None if name is None else cluster.topology(name).topology_id
     held: dict[str | None, Sampler] = getattr(arguments, "held_samplers", {})
     if only not in held:
