@@ -187,7 +187,7 @@ def test_three_terminals(terminals: Terminals) -> None:
         status, out, err = ended(process)
         assert (status, json.loads(out)["status"]) == (0, 0), err
     listed = terminals.json("list")
-    assert [(each["name"], each["status"], each["num_workers"]) for each in listed["topologies"]] == [
+    assert [(each["name"], each["status"], each["workers"]) for each in listed["topologies"]] == [
         ("alpha", "ACTIVE", 1),
         ("beta", "ACTIVE", 1),
     ]
@@ -333,7 +333,7 @@ def test_a_cluster_goes_on_when_its_zookeeper_was_emptied(
         new = terminals.json("submit", "alpha.yaml", "--detach")["topology_id"]
         assert terminals.json("kill", lost)["topology_id"] == lost
         terminals.wait(lambda: lost not in terminals.json("list")["problems"], "the end of what Redis kept")
-        assert [each["topology_id"] for each in terminals.json("list")["topologies"]] == [new]
+        assert [each["id"] for each in terminals.json("list")["topologies"]] == [new]
         own_zookeeper.kill()
         terminals.process.send_signal(signal.SIGINT)
         assert terminals.process.wait(120) == 0  # each request to ZooKeeper waits two seconds: 28 s on a quiet machine
