@@ -141,14 +141,14 @@ def _pause_in(beat: WorkerBeat, activations: int) -> str:
 
 
 _MOST_SHOWN, _MOST_SHOWN_CHARS = 200, 2000
-"""What clients are shown: 400 kB at most, less than half of what ZooKeeper takes in one record."""
+"""Limits of the list of problems in ZooKeeper: 400 kB at most, less than half of what ZooKeeper takes in one record."""
 
 FINDERS = ("leader", "reading", "round", "pauses", "deploys", "requests", "upgrades", "cleanup", "stores", "turn")
-"""Who finds problems; of two about one subject the later finder's is shown, which knows more of its cause."""
+"""Finders of problems by rank. Of two problems of one subject that of the later finder is shown: it knows more of the cause."""
 
 
 class ProblemBoard:
-    """Board of what keeps Nimbus from something: sentences by who found them, shown to clients when they have changed.
+    """Board of the problems of Nimbus: sentences by finder and subject, shown to clients when they have changed.
 
     Law: each finder replaces its own sentences alone, in whole; what it does not find any more is gone with that. One record in
     the store has the sentences of all, and is written only when one has changed: clients that follow it are woken by that.

@@ -1,4 +1,4 @@
-"""What a notebook shows of a value at the end of a cell, once `%load_ext sparkstorm.notebook.displays` has run.
+"""IPython extension that shows values as HTML at the end of a cell: `%load_ext sparkstorm.notebook.displays`.
 
 Plain HTML and SVG without scripts, so that GitHub, VS Code and nbviewer show it too. A handle or a cluster is read when it is
 shown: a handle twice, a second apart, for rates; shown again it has the lines of the time since then.
@@ -243,7 +243,7 @@ BY_TYPE: dict[tuple[str, str], Callable[[Any], str]] = {
     ("sparkstorm.replay.results.frames", "Replay"): replay_html,
     ("sparkstorm.scheduling.laboratory", "Scene"): scene_html,
 }
-"""What shows a type, by its module and name: a notebook that never imports Spark's part must not import it for this."""
+"""Display functions by module and name of a type: a notebook that never imports Spark's part must not import it for this."""
 
 
 def register(formatter: Any) -> None:

@@ -23,7 +23,7 @@ from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 
 class WorkerParts:
-    """What a worker has once its tasks are claimed and prepared, in the order in which each part needs those before."""
+    """Collaborators of a worker after its tasks are claimed and prepared; each needs only those before it."""
 
     def __init__(
         self,

@@ -203,7 +203,7 @@ def test_sums_in_a_state_are_those_of_the_plain_way(monkeypatch: pytest.MonkeyPa
 
 
 def _folded_by_hand(state: MemoryState, rows: list[Any], cells: Cells, initial: Any, fold: Any) -> list[Any] | None:
-    """What `MemoryState.fold_cells` does, row by row with the state's own reads and writes."""
+    """Fold row by row with the state's own reads and writes, as `MemoryState.fold_cells` does at once."""
     source, times, keys = rows[0][2], [row[0][cells.time_at] for row in rows], [row[0][cells.key_at] for row in rows]
     if set(map(type, times)) != {int} or not set(map(type, keys)) <= SCALARS or any(row[2] is not source for row in rows):
         return None

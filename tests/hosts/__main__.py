@@ -124,7 +124,7 @@ def _keeper_on(lab: Lab) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a fault did: numbers counted, the longest time without a complete tree, and after how long the subject was named."""
+    """Effects of a fault: numbers counted, the longest time without a complete tree, and after how long the subject was named."""
 
     counted: int
     pause_s: float

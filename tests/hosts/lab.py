@@ -95,7 +95,7 @@ topology.max.spout.pending: 2000
 
 @dataclass
 class Watch:
-    """What a client saw of a topology: a line for each look, until it had drained."""
+    """Looks of a client at a topology: a line for each, until it had drained."""
 
     process: subprocess.Popen[str]
     lines: list[dict[str, Any]] = field(default_factory=list)

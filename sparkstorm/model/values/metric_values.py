@@ -24,7 +24,7 @@ class MetricKind(StrEnum):
 
 @dataclass(slots=True)
 class MetricValue:
-    """What one metric of a task has counted; of a histogram `value` is the sum."""
+    """Committed value of one metric of a task; of a histogram `value` is the sum."""
 
     kind: MetricKind
     value: float = 0
