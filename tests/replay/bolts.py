@@ -128,3 +128,18 @@ def many_streams() -> Topology:
 
 LINES = [("a b c",), ("b c",), ("c",), ("",), ("über a",)]
 WORDS = {"a": 2, "b": 2, "c": 3, "über": 1}
+
+
+class Counted(BasicBolt):
+    """Passes lines on; counts them, and their lengths."""
+
+    outputs = ("line",)
+
+    def prepare(self, conf: Conf, context: TopologyContext) -> None:
+        self.lines = context.counter("lines")
+        self.lengths = context.histogram("lengths")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.lines.inc()
+        self.lengths.update(len(tup[0]))
+        collector.emit((tup[0],))

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from sparkstorm.api import TopologyBuilder
 from sparkstorm.replay import replay, replay_locally
-from tests.replay.bolts import LINES, WORDS, Source, Timed, many_streams, word_count
+from tests.replay.bolts import LINES, WORDS, Counted, Source, Timed, many_streams, word_count
 
 pytestmark = pytest.mark.system
 
@@ -39,6 +39,20 @@ def test_a_bolt_runs_once_however_many_results_are_used(spark: SparkSession) -> 
     results.run()
     assert {name: counts["prepared"] for name, counts in results.counts.items()} == {"split": 2, "count": 3}
     assert {name: counts["executed"] for name, counts in results.counts.items()} == {"split": 5, "count": 8}
+
+
+def test_metrics_of_user_code_are_those_of_the_local_twin_also_when_tasks_run_twice(spark: SparkSession) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("lines", Source("line"))
+    builder.set_bolt("counted", Counted(), 2).shuffle_grouping("lines")
+    topology = builder.build()
+    local = replay_locally(topology, {"lines": LINES}).metrics
+    results = replay(topology, {"lines": spark.createDataFrame(LINES, "line string").repartition(3)})
+    results.run()
+    assert results.metrics == local and local["counted"]["lines"].value == len(LINES)
+    results.close()
+    results["counted"].collect()
+    assert results.metrics == local
 
 
 def test_results_that_were_let_go_are_computed_again_and_are_the_same(spark: SparkSession) -> None:
