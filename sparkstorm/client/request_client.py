@@ -128,12 +128,20 @@ class PendingRequest:
         self._outcome: Outcome | None = None
         self._fault: StoreUnavailableError | None = None
         self._seen_hints, self._looked_ms = -1, 0
+        self._is_forgotten = False  # accepted once, and since then gone from ZooKeeper with its outcome
 
     def poll(self) -> Outcome | None:
         """Read how far it is; None while no Nimbus has taken it up."""
         found = self._client.state.read_outcome(self.id, self._client.note)
         if found is not None and (self._outcome is None or not self._outcome.is_final):
             self._outcome = found
+        # Nimbus keeps an accepted request and its outcome until the request is decided: both are gone only with ZooKeeper's data.
+        self._is_forgotten = (
+            found is None
+            and self._outcome is not None
+            and not self._outcome.is_final
+            and self._client.state.read_request(self.id) is None
+        )
         return self._outcome
 
     def withdraw(self) -> bool:
@@ -186,7 +194,8 @@ class PendingRequest:
             if progress and outcome and outcome.step and outcome.step != said[-1]:
                 said.append(outcome.step)
                 progress(outcome.step)
-            return outcome is not None and outcome.is_final
+            # A request that no Nimbus can read any more would be waited for until the limit: 300 s for nothing.
+            return self._is_forgotten or (outcome is not None and outcome.is_final)
 
         if not client.wait_until(is_decided, client.accept_ms) and self.withdraw():
             raise NimbusUnavailableError(
@@ -195,6 +204,11 @@ class PendingRequest:
             )
         if not client.wait_until(is_final, self._limit_ms()):
             raise self._unfinished()
+        if self._is_forgotten:
+            raise StoreInconsistentError(
+                f"the request to {_verb(self.request)} was accepted, but ZooKeeper holds neither it nor its outcome any more: "
+                "ZooKeeper was emptied or put back to an older state; look at the topology and give the command again"
+            )
         return self._end()
 
     def _look(self) -> Outcome | None:

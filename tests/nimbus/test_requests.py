@@ -643,6 +643,20 @@ def test_a_request_that_was_accepted_and_is_not_done_in_five_minutes_is_left_to_
     assert len(bench.slots(pending.request.topology_id)) == 10
 
 
+def test_an_accepted_request_that_zookeeper_lost_is_not_waited_for() -> None:
+    bench = Bench()
+    pending = bench.service.begin(bench.service.submit_request("wc", wordcount(), {"topology.workers": 1}, CODE))
+    without_nimbus(bench)
+    bench.state.create_outcome(Outcome(pending.id, OutcomeState.ACCEPTED, 1, pending.request.topology_id, "begun"))
+    assert pending.poll() is not None
+    bench.state.remove_request(pending.id)
+    bench.state.remove_outcome(pending.id)
+    began_ms = bench.clock.now_ms()
+    with pytest.raises(StoreInconsistentError, match=r"submit wc was accepted, but ZooKeeper holds neither it nor its outcome"):
+        pending.wait()
+    assert bench.clock.now_ms() - began_ms <= 1_000  # 300 s on the old code
+
+
 def test_a_refused_client_leaves_bytes_that_another_has_stored_since() -> None:
     bench = Bench(nodes=3)
     bench.submit()
