@@ -45,7 +45,8 @@ def _own_columns(plan: Plan) -> Iterator[tuple[str, Columns]]:
 
 
 def _own_type(text: str) -> pa.DataType | None:
-    return None if text == ANY else arrow_type(parse_type(text))  # checked when the topology was built
+    # No error to translate: the text was checked when the topology was built.
+    return None if text == ANY else arrow_type(parse_type(text))
 
 
 def _by_name(name: str, text: str, fields: Sequence[str]) -> Columns:
@@ -59,6 +60,8 @@ def _by_name(name: str, text: str, fields: Sequence[str]) -> Columns:
     if unknown or missing:
         said = f"'{unknown[0]}' is no column" if unknown else f"column '{missing[0]}' has no type"
         raise InvalidTopologyError(f"types of '{name}': {said}; its columns are {', '.join(fields)}")
+    # By name, another order would do no harm. But it is what swapped names look
+    # like, and Spark itself matches by position where it writes into tables.
     if names != list(fields):
         raise InvalidTopologyError(
             f"types of '{name}' name its columns in another order ({', '.join(names)}) than they have "

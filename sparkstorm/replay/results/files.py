@@ -1,4 +1,8 @@
-"""Results in file formats that cannot hold every value: what a format would change is written as tagged text."""
+"""Results in file formats that cannot hold every value: what a format would change is written as tagged text.
+
+Law: a state that was written is read back as it was, from every format. Left out: refusing such
+results, and a file of types beside the data, which SparkStorm alone would read.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,8 @@ from sparkstorm.replay.arrow_map import map_in_arrow
 from sparkstorm.replay.job import STATE_MARK
 from sparkstorm.replay.results.types import state_values
 
-_NAMED_BY_JSON = (StringType, LongType, BooleanType)  # JSON itself tells them apart
+# JSON itself tells these apart, so a state of them comes back as it was.
+_NAMED_BY_JSON = (StringType, LongType, BooleanType)
 
 
 def writable(name: str, frame: DataFrame, written: str) -> DataFrame:
@@ -38,6 +43,8 @@ def writable(name: str, frame: DataFrame, written: str) -> DataFrame:
 def check_columns(name: str, columns: Sequence[str]) -> None:
     """Raise InvalidConfigError for names that Spark does not tell apart when it writes files."""
     for place, column in enumerate(columns):
+        # A frame may have both, and so may a replay's result: it
+        # is the file that Spark cannot read again.
         other = next((each for each in columns[:place] if each.lower() == column.lower()), None)
         if other is not None:
             raise InvalidConfigError(

@@ -99,6 +99,8 @@ class Replay(Mapping[str, DataFrame]):
         if self._plan.topology.components[feed.spout].kind == "spout":
             return self._stages.input(feed)
         stage = self._plan.stage_of(feed.spout, feed.stream)
+        # Of declared types alone: to find types, the rows are
+        # read once more, and then they must be kept.
         if self._is_declared(name) and self._stages.only_result(stage) == name:
             return self._only(stage, name)
         tasks, targets = self._plan.tasks(feed.spout), targets_of(self._plan, feed.spout, feed.stream)
@@ -147,6 +149,8 @@ class Replay(Mapping[str, DataFrame]):
         with unwrapped():
             for stage in self._plan.stages:
                 if stage.bolts and self._stages.is_kept(stage):
+                    # Counting the result itself runs the stage once. Its frame of chunks,
+                    # counted instead, would be a second way to run the same stage.
                     name = self._stages.only_result(stage)
                     (self[name] if name is not None and self._is_declared(name) else self._stages.frame(stage)).count()
         return self.counts
@@ -193,6 +197,8 @@ class Replay(Mapping[str, DataFrame]):
         columns = self._columns[name]
         if not self._is_declared(name):
             with unwrapped():
+                # A job of its own. Guessing from the first rows would be cheaper, and a
+                # text in the last row would end the replay or change a number.
                 seen = [row.schema for row in map_in_arrow(chunks, seeing(name, columns), "schema binary").collect()]
             columns = found_columns(columns, seen)
         write, schema = writing(name, cast(Sequence[tuple[str, pa.DataType]], columns))
@@ -234,6 +240,7 @@ def writing(
     """
     is_state = name.endswith(STATE_MARK)
     whole = [*columns, ("task", pa.int32())] if is_state else columns
+    # A field of the key is a column of its own on the way: Spark would copy the STRUCT row by row.
     if key is not None:
         whole = [*((_KEY_FIELD.format(at), field.type) for at, field in enumerate(key)), *whole[1:]]
     try:
@@ -283,7 +290,9 @@ def _with_key(frame: DataFrame, name: str, columns: Sequence[tuple[str, pa.DataT
 
 def _array(name: str, field: str, values: Any, kind: pa.DataType) -> pa.Array:
     is_state = name.endswith(STATE_MARK)
-    if isinstance(values, pa.StructArray) and is_state and field == "key":  # of a ColumnState: tuples
+    # A ColumnState has tuples as columns. Fitting them
+    # column by column needs no Python object per key.
+    if isinstance(values, pa.StructArray) and is_state and field == "key":
         parts = values.flatten()
         if pa.types.is_struct(kind) and kind.num_fields == len(parts):
             typed = [typed_array(part, each.type, field) for part, each in zip(parts, kind, strict=True)]
@@ -292,7 +301,8 @@ def _array(name: str, field: str, values: Any, kind: pa.DataType) -> pa.Array:
     if isinstance(values, pa.Array) and is_state and pa.types.is_string(values.type):
         values = values.to_pylist()
     if is_state and pa.types.is_string(kind) and any(map(is_tagged, values)):
-        values = [tag_text(value) if is_tagged(value) else value for value in values]  # it would be read back as another value
+        # A text that looks like tagged text would be read back as the value that it describes.
+        values = [tag_text(value) if is_tagged(value) else value for value in values]
     try:
         return typed_array(values, kind, field, by_place=not is_state or field == "key")
     except (CodecError, ReplayFailedError) as error:

@@ -23,8 +23,12 @@ from sparkstorm.errors import ReplayFailedError
 from sparkstorm.model.values.codec import INT_MAX, INT_MIN
 from sparkstorm.model.values.tagged import is_tagged, read_value, tag_text
 
-TAGGED = pa.large_string()  # stands for tagged text while types are found: no other column has this type
-_NO_KEY = pa.large_binary()  # the key type of mappings without a key, until one is seen
+# Stands for tagged text while types are found. A class of our own would be one more case in
+# every function here. No other column has this type: _WIDER makes text of large text.
+TAGGED = pa.large_string()
+# The key type of mappings without a key, until one is
+# seen: {} beside {"a": 1} is one type, not two.
+_NO_KEY = pa.large_binary()
 # Spark compiles code for every level: what nests deeper is tagged text.
 _MOST_DEPTH = 8
 _SCALARS = {
@@ -35,8 +39,11 @@ _SCALARS = {
     bytes: pa.binary(),
     datetime.date: pa.date32(),
 }
-_MOST_DIGITS = 38  # of Spark's decimals
-_MAP_KEYS = (pa.string(), pa.int64(), pa.binary(), pa.bool_(), pa.large_binary())  # Spark takes 0.0 and -0.0 for one key
+# Spark's decimals have no more.
+_MOST_DIGITS = 38
+# No floats: Spark takes 0.0 and -0.0 for one key, and a mapping would lose one of them.
+_MAP_KEYS = (pa.string(), pa.int64(), pa.binary(), pa.bool_(), pa.large_binary())
+# Spark has none of the types on the left.
 _WIDER = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
@@ -89,6 +96,8 @@ def seen_type(values: Sequence[Any], has_records: bool = False) -> pa.DataType:
 def result_type(values: Any, is_key: bool = False) -> pa.DataType:
     """Return the type of a result's column, a list of values or an array; of a state's keys, lists are tuples."""
     if isinstance(values, pa.Array) and _is_exact(values.type):
+        # Arrow has checked every value of such a type. Only text is
+        # looked at again: some of it may begin like tagged text.
         kind = _without_widths(values.type)
         values = values.to_pylist() if pa.types.is_string(kind) else ()
     elif isinstance(values, pa.Array):
@@ -116,12 +125,15 @@ def merged_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     """Return a type that holds the values of both columns unchanged; TAGGED where there is none."""
     if one == other or pa.types.is_null(other):
         return one
+    # A part that has shown nothing decides nothing: else a partition
+    # without values would make text of another one's numbers.
     if pa.types.is_null(one):
         return other
     if pa.types.is_list(one) and pa.types.is_list(other):
         return _nested(pa.list_, merged_type(one.value_type, other.value_type))
     if pa.types.is_map(one) and pa.types.is_map(other):
         keys = {one.key_type, other.key_type} - {_NO_KEY}
+        # Partitions may have seen keys of different types, which no MAP of Spark holds.
         key = TAGGED if len(keys) > 1 else keys.pop() if keys else _NO_KEY
         return _nested(pa.map_, key, merged_type(one.item_type, other.item_type))
     if pa.types.is_struct(one) and pa.types.is_struct(other) and [f.name for f in one] == [f.name for f in other]:
@@ -148,8 +160,11 @@ def definite_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _seen(values: Sequence[Any], depth: int, has_records: bool = False) -> pa.DataType:
+    # By `type`, not isinstance: true is no whole number
+    # here, and a column of both has no common type.
     kinds = set(map(type, values))
     kinds.discard(type(None))
+    # A tuple inside a value is a list as soon as it has been on the wire, so both are one type.
     if tuple in kinds:
         kinds = kinds - {tuple} | {list}
     if len(kinds) != 1:
@@ -188,6 +203,8 @@ def _scalar_type(kind: type, values: Sequence[Any]) -> pa.DataType:
     if kind is int:
         return pa.int64() if all(INT_MIN <= value <= INT_MAX for value in there) else TAGGED
     if kind is datetime.datetime:
+        # Spark keeps instants and shows them in the session's zone. Another zone
+        # would be lost, and which of two equal times in a night of autumn it was.
         is_utc = {(value.tzinfo, value.fold) for value in there} == {(datetime.UTC, 0)}
         return pa.timestamp("us", "UTC") if is_utc else TAGGED
     if kind is not Decimal:
@@ -196,7 +213,8 @@ def _scalar_type(kind: type, values: Sequence[Any]) -> pa.DataType:
     scales = {-part.exponent if isinstance(part.exponent, int) else -1 for part in parts}
     scale = scales.pop()
     is_fit = not scales and 0 <= scale <= _MOST_DIGITS and max(len(part.digits) for part in parts) <= _MOST_DIGITS
-    is_fit = is_fit and not any(part.sign and not any(part.digits) for part in parts)  # there is no -0 in Arrow
+    # Arrow has no -0: it would come back as 0.
+    is_fit = is_fit and not any(part.sign and not any(part.digits) for part in parts)
     return pa.decimal128(_MOST_DIGITS, scale) if is_fit else TAGGED
 
 
@@ -258,7 +276,8 @@ def _array(values: Sequence[Any], kind: pa.DataType, by_place: bool) -> pa.Array
     if not pa.types.is_nested(kind):
         _check_scalars(values, kind)
         return pa.array(values, kind)
-    if _is_by_column(values, kind, by_place):  # many times faster than row by row
+    # Row by row is many times slower: a mapping and a call for each.
+    if _is_by_column(values, kind, by_place):
         columns = [_array(column, field.type, by_place) for column, field in zip(zip(*values, strict=True), kind, strict=True)]
         return pa.StructArray.from_arrays(columns, fields=list(kind))
     return pa.array([_fitted(value, kind, by_place) for value in values], kind)
@@ -275,6 +294,7 @@ def _check_scalars(values: Sequence[Any], kind: pa.DataType) -> None:
     """Raise _Misfit for a value that Arrow would convert in silence."""
     fitting = fitting_types(kind) or frozenset()
     if not set(map(type, values)) <= fitting | {type(None)}:
+        # Found again only for the sentence: the sets above look at types, not at values.
         wrong = next(value for value in values if value is not None and type(value) not in fitting)
         raise _Misfit(f"{wrong!r:.80} is of type {type(wrong).__name__}")
     if kind == pa.float32():
@@ -285,6 +305,7 @@ def _check_scalars(values: Sequence[Any], kind: pa.DataType) -> None:
 
 def _is_single(value: float) -> bool:
     try:
+        # NaN, which equals nothing, is a float of 32 bits too.
         return value != value or struct.unpack("f", struct.pack("f", value))[0] == value
     except OverflowError:
         return False
