@@ -44,7 +44,9 @@ def quoted(column: str) -> str:
 def map_in_arrow(frame: DataFrame, function: MapBatches, schema: Any) -> DataFrame:
     """Return a DataFrame of the batches that a function makes of each partition's; it is called for empty partitions as well."""
     udf: Any = UserDefinedFunction(one_sentence(function), returnType=schema, evalType=MAP_IN_ARROW)
-    every = ", ".join(map(quoted, frame.columns))  # only named, so that none is pruned: a call per name costs more
+    # The columns are named only so that none is pruned. In one SQL
+    # expression: a call of the JVM for each name costs more.
+    every = ", ".join(map(quoted, frame.columns))
     column = udf(sf.expr(f"struct({every})"))
     return DataFrame(java_map_in_arrow(frame, column), frame.sparkSession)
 
@@ -52,6 +54,7 @@ def map_in_arrow(frame: DataFrame, function: MapBatches, schema: Any) -> DataFra
 def chunks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
     """Yield the chunks of a stream of batches. Their bytes are copied one by one, since a batch may have 64 MB."""
     for batch in batches:
+        # All but the bytes at once: they are small, and a conversion per cell costs a call.
         *columns, data = batch.columns
         yield from map(Chunk._make, zip(*[column.to_pylist() for column in columns], map(_as_bytes, data), strict=True))
 

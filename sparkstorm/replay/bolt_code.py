@@ -1,4 +1,8 @@
-"""Signs in a bolt's code of what makes its results depend on chance, or shows that they do not. PURE but for reading sources."""
+"""Signs in a bolt's code of what makes its results depend on chance, or shows that they do not. PURE but for reading sources.
+
+Law: what is not understood may do anything, so a doubt is a warning. Left out: tracing the code while
+it runs, which a replay pays for at every row and which sees only the branches that were taken.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,8 @@ _CLOCKS = {
     ("datetime", "today"),
     ("date", "today"),
 }
+# Names, not calls: a function's code does not say what a name is bound to. A name too
+# many is one warning too many; `from random import choice` is not found.
 _CHANCES = {"random", "secrets", "uuid1", "uuid4", "urandom", "default_rng"}
 _ADDING = ("add", "add_batch")
 _SHARED = {"component_tasks", "component_id", "topology_id", "conf", "now_ms", "component_by_task", "peers"}
@@ -47,6 +53,7 @@ def only_adds(kind: type[Stateful]) -> bool:
     Then neither its state nor what it emits for a tuple depends on former tuples' order. False where the source cannot be read,
     or where `self` or the state could be used elsewhere.
     """
+    # Code that takes the state over can do with it what no look at the methods shows.
     if kind.init_state is not Stateful.init_state or kind.migrate_state is not Stateful.migrate_state:
         return False
     methods = [method for each in _own_classes(kind) for method in _methods(each)]
@@ -62,6 +69,7 @@ def may_keep_attributes(kind: type) -> bool:
         if method is None or not method.args.args:
             return True
         if method.name not in ("__init__", "prepare", "cleanup"):
+            # The first argument, whatever it is called: self is a habit, not a rule.
             own = method.args.args[0].arg
             if any(isinstance(node, ast.Name) and node.id == own for node in ast.walk(method)):
                 return True
@@ -90,7 +98,8 @@ def _methods(kind: type) -> Iterator[ast.FunctionDef | None]:
     """Yield the methods of a class as they are written; None where that is not known."""
     try:
         body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    except (OSError, TypeError, SyntaxError):  # typed at a prompt, or made by a call
+    # Classes typed at a prompt or made by a call have no source.
+    except (OSError, TypeError, SyntaxError):
         body = None
     if not isinstance(body, ast.ClassDef):
         yield None
@@ -98,8 +107,11 @@ def _methods(kind: type) -> Iterator[ast.FunctionDef | None]:
     written = {each.name: each for each in body.body if isinstance(each, ast.FunctionDef)}
     for name, value in vars(kind).items():
         if isinstance(value, FunctionType) and name in written and not written[name].decorator_list:
+            # The source does not show a method that was replaced after the class was made.
             is_itself = value.__qualname__ == f"{kind.__qualname__}.{name}" and value.__module__ == kind.__module__
             yield written[name] if is_itself else None
+        # A decorator, property or foreign callable may do
+        # anything: the class is then not known to be free.
         elif callable(value) or isinstance(value, property | staticmethod | classmethod):
             yield None
 
@@ -108,6 +120,7 @@ def _method_only_adds(method: ast.FunctionDef) -> bool:
     if not method.args.args:
         return False
     own = method.args.args[0].arg
+    # An expression statement: its value is dropped. A sum that is used depends on what came before.
     discarded = {id(node.value) for node in ast.walk(method) if isinstance(node, ast.Expr)}
     added = {
         id(node.func.value)

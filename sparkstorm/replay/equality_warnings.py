@@ -6,6 +6,9 @@ brought into the order of their event time in both runs), and time is event time
 
 A bolt keeps something when it has a state or windows, and when the replay saw it hold inputs or change its attributes. Before a
 component has run, its task numbers stand for what is not known: each task may send. PURE.
+
+Left out: a warning for everything that might happen (decision 43). Half of the random topologies
+with equal results carried one, and nobody reads such warnings twice.
 """
 
 from __future__ import annotations
@@ -90,6 +93,7 @@ def _may_depend_on_order(bolt: Component, conf: Mapping[str, Any]) -> bool:
 
 def _of_groupings(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
     kept = seen.kept(bolt)
+    # One task gets everything, however it is chosen.
     if not kept or len(seen.tasks[bolt.id]) < 2:
         return
     for s in bolt.inputs:
@@ -124,6 +128,8 @@ def _of_order(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
     kept = seen.kept(bolt)
     if not getattr(bolt.instance, "order_insensitive", False):
         if not _is_by_event_time(bolt):
+            # Of 400 random topologies of the promised class 169 carried a warning, and 128
+            # since bolts that only add and direct tuples chosen by values carry none.
             is_exposed = kept and not seen.has_one_order(bolt.id) and not _is_free_of_order(bolt, seen)
             text = _SENDERS.format(kept) if is_exposed else ""
         elif isinstance(bolt.instance, FoldingBolt):
@@ -187,6 +193,9 @@ def _of_lateness(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
     settings = seen.settings(bolt)
     if settings is None:
         return
+    # Before the run a row may be behind by anything. After it the
+    # measured distance decides: warnings by the topology alone came for
+    # half of the random topologies whose results were equal.
     tardy = [s for s in bolt.inputs if not seen.has_run(bolt.id) or seen.behind_ms(bolt, s) > settings.lag_ms]
     if settings.lateness_ms and tardy:
         yield ReplayWarning(
@@ -205,6 +214,7 @@ def _of_losses(bolt: Component, conf: Mapping[str, Any], seen: RowOrder) -> Iter
     """Account for inputs that reached no result, late or held by the bolt, and for what `state.scan` has read for them."""
     late, waiting, executed, scanned = (seen.count(bolt.id, word) for word in ("late", "waiting", "executed", "scanned"))
     settings = settings_of(bolt, conf)
+    # With a late stream nothing is lost: the rows are a result of their own.
     if late and settings is not None and not settings.late_stream:
         yield ReplayWarning(bolt.id, "late rows", _dropped_text(bolt, settings, late, executed, seen))
     if waiting:
@@ -214,6 +224,7 @@ def _of_losses(bolt: Component, conf: Mapping[str, Any], seen: RowOrder) -> Iter
             f"holds {waiting:,} of {executed:,} inputs that it has neither acked nor failed: a live run waits for them, so it "
             "does not end, and windows downstream do not fire as they did here; ack or fail every input",
         )
+    # Relative too: a scan of a small state at each of a million ticks is no trouble.
     if scanned >= max(_MANY_SCANNED, 100 * executed):
         yield ReplayWarning(
             bolt.id,
@@ -276,6 +287,8 @@ def _of_sums(seen: RowOrder) -> Iterator[ReplayWarning]:
     A bolt with `order_insensitive` may get its data in another order than live even where that has only one.
     """
     for id in seen.evidence.counts:
+        # Spark's own shuffle may bring the data of such a
+        # bolt in any order, even behind one sender.
         is_free = getattr(seen.plan.topology.components[id].instance, "order_insensitive", False)
         if seen.count(id, "floats") and (is_free or not seen.has_one_order(id)):
             yield ReplayWarning(

@@ -1,4 +1,8 @@
-"""Evidence from the tasks of a replay: what they did, and how far out of order the times of their rows were. PURE."""
+"""Evidence from the tasks of a replay: what they did, and how far out of order the times of their rows were. PURE.
+
+Law: merging is the same in any order, and merging a report twice is merging it once. Spark promises
+no more for accumulators that transformations update: each attempt of a task may add to them.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +47,8 @@ class RowTimes(NamedTuple):
 class Evidence:
     """Reports of finished tasks, sent from executors to the driver."""
 
+    # Accumulators of Spark are updated by every attempt of a task. Counts are
+    # kept by part, so that one which ran twice is counted once.
     parts: dict[str, dict[int, dict[str, int]]] = field(default_factory=dict)  # counts by component and part of its stage
     metric_parts: dict[str, dict[int, dict[str, MetricValue]]] = field(default_factory=dict)  # of user code, likewise
     times: dict[OutputKey, dict[int, RowTimes]] = field(default_factory=dict)  # by number of the sending partition
@@ -59,6 +65,7 @@ class Evidence:
 
     def add_metrics(self, component: str, part: int, values: Mapping[str, MetricValue]) -> None:
         """Add up what user code of a component has counted in one part of its stage; a gauge is of a moment, and left out."""
+        # A gauge tells of a moment, and partitions of a batch have no common one.
         counts = {name: value for name, value in values.items() if value.kind is not MetricKind.GAUGE}
         if counts:
             parts = self.metric_parts.setdefault(component, {})
@@ -72,6 +79,7 @@ class Evidence:
     def add_times(self, output: OutputKey, partition: int, times: RowTimes) -> None:
         """Record the times of rows; a partition that Spark ran twice counts once."""
         by_partition = self.times.setdefault(output, {})
+        # Extremes of the same rows merge to the same extremes, so a second attempt changes nothing.
         by_partition[partition] = by_partition.get(partition, RowTimes()).merged(times)
 
     def merge(self, other: Evidence) -> None:

@@ -17,9 +17,12 @@ from pyspark.sql import DataFrame
 from sparkstorm.errors import InvalidTopologyError, ReplayFailedError, SparkStormError
 from sparkstorm.hosting.spark_versions import CLASSIC_FRAME
 
+# Spark hands errors of a task over as the text of their tracebacks: there is no object to look at.
 _SENTENCE = re.compile(r"(?:ReplayFailedError|WorkerFailedError|InvalidTopologyError): (.+)")
 _MISSING = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 _UNREADABLE = re.compile(r"\[(FAILED_READ_FILE\.\w+)\] .*?reading file ([^\n]+?)\.(?:\s|$)")
+# The actions of a DataFrame itself. Those of frames derived from it cannot be reached: Spark
+# makes plain frames of them, so a task hides its own stack instead (`one_sentence`).
 _ACTIONS = "collect", "count", "first", "head", "isEmpty", "show", "tail", "take", "toArrow", "toPandas"
 SPARK_ERRORS = PySparkException, Py4JJavaError
 Batches = Iterator[pa.RecordBatch]
@@ -34,7 +37,9 @@ def unwrapped() -> Iterator[None]:
         sentence = _sentence(str(error))
         if sentence is None:
             raise
-        raise ReplayFailedError(sentence) from None  # Spark's text has the sentence again, within a hundred lines
+        # Without its cause: Spark's text has the same
+        # sentence again, within a hundred lines of Java.
+        raise ReplayFailedError(sentence) from None
 
 
 def one_sentence(function: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
@@ -101,6 +106,8 @@ def check_session(what: str, session: Any) -> None:
 
 def told_shortly(error: Exception) -> ReplayFailedError:
     """Return any failure of Spark as one sentence, for the command line."""
+    # Of Python's errors the last line says what happened; of Java's the
+    # first one with a cause, since stack frames follow it.
     lines = [line for line in str(error).splitlines() if line.strip()]
     line = lines[-1] if isinstance(error, PythonException) else next((x for x in lines if x.startswith(": ")), lines[0])
     return ReplayFailedError(_sentence(str(error)) or f"Spark failed: {line.removeprefix(': ')[:500]}")

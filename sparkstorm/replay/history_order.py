@@ -1,4 +1,10 @@
-"""Order of history over Spark's partitions: sorted by event time, or in place with virtual time carried between partitions."""
+"""Order of history over Spark's partitions: sorted by event time, or in place with virtual time carried between partitions.
+
+Law: rows of an input are read by partition number, then by position, on every cluster and in every
+attempt of a task. Left out: `DataFrame.coalesce`, which groups partitions by the hosts that hold
+them, and `TaskContext.partitionId()`, which counts the partitions of whatever joins ours. A sort of
+all rows by position would be right too, but it is a shuffle of all of history.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +38,12 @@ def in_file_order(frame: DataFrame, width: int) -> DataFrame:
     """
     if not _reads_files(frame) or len(frame.inputFiles()) < 2:
         return frame
-    path = sf.url_decode(sf.replace(sf.input_file_name(), sf.lit("+"), sf.lit("%2B")))  # a space is %20 there, never a plus
+    # Spark names files by URLs: a space is %20 there, never a
+    # plus, which is an ordinary letter of a name.
+    path = sf.url_decode(sf.replace(sf.input_file_name(), sf.lit("+"), sf.lit("%2B")))
     placed = frame.withColumns({_FILE: path, _BLOCK: sf.input_file_block_start(), _PLACE: sf.monotonically_increasing_id()})
     order = [sf.col(quoted(name)) for name in (_FILE, _BLOCK, _PLACE)]
+    # By ranges: Spark's sort over all rows takes no number of partitions.
     dealt = placed.repartitionByRange(width, *order) if width else placed.repartitionByRange(*order)
     return dealt.sortWithinPartitions(*order).drop(_FILE, _BLOCK, _PLACE)
 
@@ -42,6 +51,8 @@ def in_file_order(frame: DataFrame, width: int) -> DataFrame:
 def _reads_files(frame: DataFrame) -> bool:
     """Return whether a frame's rows come from files one by one: selected and filtered, but not joined, shuffled or cached."""
     plan: Any = frame._jdf.queryExecution().optimizedPlan()
+    # The optimised plan, not the caller's: a view or a filter that was pushed down is still a read
+    # of files, while a cached or joined frame has an order of its own that is not to be touched.
     while (kind := plan.getClass().getSimpleName()) in ("Project", "Filter"):
         plan = plan.child()
     return bool(kind == "LogicalRelation")
@@ -57,12 +68,16 @@ def grouped(frame: DataFrame, width: int) -> DataFrame:
     """
     if not HAS_UNION_BY_PLACE:
         fixed, count = _fixed(frame)
+        # Whole-number division keeps groups contiguous and of
+        # nearly one size, as the union of Spark 4.1 does.
         group = sf.expr(f"CAST(spark_partition_id() * {width} DIV {max(1, count)} AS INT)")
         return fixed if count <= width else _brought_in_order(_with_places(fixed, group), width).drop(PARTITION)
     with unwrapped():
         rows = frame._jdf.queryExecution().toRdd()
         while (count := rows.getNumPartitions()) > width:
-            parts_left = -(-count // (width * _MOST_JOINED))  # of each group; a multiple of `width` keeps the groups equal
+            # Of each group. A multiple of `width` at every
+            # level keeps the groups equal at the last one.
+            parts_left = -(-count // (width * _MOST_JOINED))
             rows = _neighbours_joined(frame, rows, count, width * parts_left)
     session: Any = frame.sparkSession
     return DataFrame(session._jsparkSession.internalCreateDataFrame(rows, frame._jdf.schema(), False), session)
@@ -101,6 +116,7 @@ def _neighbours_joined(frame: DataFrame, rows: Any, count: int, groups: int) -> 
     scala_context: Any = context._jsc.sc()
     rdds, as_seq = jvm.org.apache.spark.rdd, jvm.PythonUtils.toSeq
     kind = rows.elementClassTag()
+    # Sizes differ by one at most: a group of twice the size would be the last task of the stage.
     starts = [group * (count // groups) + min(group, count % groups) for group in range(groups + 1)]
     layers = []
     for place in range(-(-count // groups)):
@@ -145,6 +161,8 @@ def newest_times(frame: DataFrame, read: DataFrame, at: str, width: int) -> list
         yield pa.RecordBatch.from_pydict({"newest": pa.array([max((n for n in found if n is not None), default=None)], pa.int64())})
 
     column = read
+    # Reading one column of files is cheap. Of a shuffled frame it is not sound: adaptive execution
+    # chooses partitions by size, so a narrower frame has others than the replay will read.
     if "Exchange" not in frame._jdf.queryExecution().executedPlan().toString():
         column = frame.select(quoted(at))
         column = grouped(column, width) if width else column
@@ -183,6 +201,8 @@ def numbered(frame: DataFrame) -> DataFrame:
         nothing = [sf.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema]
         heads = session.range(0, count, 1, max(1, count)).select(*nothing, sf.col("id").cast("int").alias(PARTITION))
         if count:
+            # Heads first: the union keeps the order of its parts,
+            # and a partition is read from its first row.
             both = context._jvm.PythonUtils.toSeq([heads._jdf.queryExecution().toRdd(), rows])
             union = context._jvm.org.apache.spark.rdd.SQLPartitioningAwareUnionRDD
             rows = union(context._jsc.sc(), both, count, rows.elementClassTag())
@@ -212,6 +232,7 @@ class RunningTime:
     def of(self, batch: pa.RecordBatch, at: str) -> list[int | None]:
         """Return the virtual times of the next rows."""
         times: list[int | None] = batch.column(at).to_pylist()
+        # Not before the first rows: `check` takes no time for no rows.
         if self._latest_ms is None:
             self._latest_ms = max((ms for ms in (self._newest or ())[: self._number] if ms is not None), default=LONG_AGO)
         own = max((each for each in times if each is not None), default=None)
@@ -226,6 +247,8 @@ class RunningTime:
         """Raise ReplayFailedError if the partition's newest time differs from the one measured."""
         if self._newest is None or self._latest_ms is None:
             return
+        # A frame that Spark computes anew (a sample, a limit without an order) may give
+        # other rows. The times before this partition would then be wrong without a word.
         measured_ms = self._newest[self._number] if self._number < len(self._newest) else None
         if measured_ms != self._own_ms:
             raise ReplayFailedError(

@@ -46,6 +46,8 @@ def parse_inputs(topology: Topology, inputs: Mapping[str, FrameT]) -> dict[Feed,
         if feed in found:
             raise InvalidTopologyError(f"input '{name}' is given twice: a spout's name alone means its default stream")
         found[feed] = frame
+    # An empty frame must be asked for by name: a forgotten input would be
+    # a replay of half the history that looks like all of it.
     bare = [s.id for s in topology.spouts if not any(f.spout == s.id for f in found)]
     if bare:
         raise InvalidTopologyError(f"spout '{bare[0]}' has no input: give it data, if only an empty frame")
@@ -79,6 +81,8 @@ def parse_states(topology: Topology, states: Mapping[str, FrameT]) -> dict[str, 
 
 def running_times(times: Iterable[int | None], start_ms: int) -> list[int | None]:
     """Return for each row the greatest time so far, from a start; None for a row without a time."""
+    # A row without a time keeps none: it is put aside or
+    # ends the replay, which its neighbour must not hide.
     latest, found = start_ms, list[int | None]()
     for at_ms in times:
         latest = latest if at_ms is None else max(latest, at_ms)

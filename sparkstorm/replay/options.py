@@ -53,6 +53,8 @@ class ReplayOptions:
         conf = merge(check(self.conf, "the settings of the replay")).as_dict()
         if self.from_checkpoint is None:
             return make_plan(topology, conf, self.name, self.effects)
+        # Merging them would need a rule for keys that both
+        # have, and windows would not fit other states.
         if self.states:
             raise InvalidTopologyError("a replay begins with states or from_checkpoint, not both: a checkpoint has the states")
         seeds = Seeds.of(read_checkpoint(Path(self.from_checkpoint)), topology)
@@ -89,5 +91,7 @@ def options_of(options: ReplayOptions | None, arguments: Mapping[str, Any]) -> R
     unknown = [name for name in arguments if name not in known]
     if unknown:
         raise InvalidTopologyError(f"a replay has no option '{unknown[0]}', only {', '.join(known)}")
+    # None stands for the default, so that a caller can pass
+    # an option on without asking whether it is set.
     given = {name: getattr(_DEFAULT, name) if value is None else value for name, value in arguments.items()}
     return replace(options or _DEFAULT, **given)

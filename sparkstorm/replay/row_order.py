@@ -1,4 +1,8 @@
-"""Order of rows in a live run: what is the same in every run, and how far rows can change places. PURE."""
+"""Order of rows in a live run: what is the same in every run, and how far rows can change places. PURE.
+
+Law: what is not known to be the same in every run is chance. Left out: replaying several times and
+comparing, which `testing.check_deterministic` does. It finds only those orders that happened.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +58,12 @@ class RowOrder:
     def has_one_order(self, id: str) -> bool:
         """Return whether every task of a component executes its rows in the same order in every run."""
         component = self.plan.topology.components[id]
+        # An order by event time heals whatever came before it, so it is asked first.
         if self._is_reordered(component):
             return True
         if not self.has_run(id):
+            # Nothing has run, so that every task may send: a warning that proves needless is
+            # withdrawn after the run, one that was missing would never be seen.
             return len(component.inputs) < 2 and all(self._is_one_sender(s) for s in component.inputs)
         if self.count(id, "mixed"):
             return False
@@ -67,6 +74,8 @@ class RowOrder:
         component = self.plan.topology.components[input.component]
         if component.kind == "spout":
             return True
+        # Each task may be in order, and yet which rows it has is chance: so
+        # is then the order of what all of them send together.
         is_divided_by_chance = self.num_tasks(input) > 1 and any(s.grouping.kind not in DEPENDABLE for s in component.inputs)
         if is_divided_by_chance or self.count(component.id, "recovered"):
             return False
@@ -96,6 +105,7 @@ class RowOrder:
     def _fires_in_order(self, bolt: Component, stream: str) -> bool:
         """Return whether a stream holds results of windows, which fire by end and key; late rows leave as they come."""
         settings = self.settings(bolt)
+        # Windows by count fire with the tuple that fills them, so in the order of arrival.
         if settings is None or settings.shape is None or settings.shape.kind == "count" or stream == settings.late_stream:
             return False
         return isinstance(bolt.instance, WindowedBolt) and self._is_lateness_certain(bolt, settings)
@@ -127,6 +137,8 @@ class RowOrder:
         output, feed = _output(bolt, input), self.plan.stage_of(input.component, input.stream).feed
         if feed in self.sequence and (self.is_in_order(input) or self._is_part_of_sequence(input)):
             return self.evidence.behind_in_sequence(output)
+        # Senders that interleave by chance can put the oldest row behind the
+        # newest one: only the span of all times is an upper bound.
         least = self.evidence.behind_in_partitions(output) if self.is_in_order(input) else self.evidence.span(output)
         return max(least, self.evidence.behind_marks(output))
 

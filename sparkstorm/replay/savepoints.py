@@ -12,7 +12,8 @@ from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.executor.state import as_key, merged_states
 from sparkstorm.model.values.codec import Codec
 
-_HEARD = "m", "i"  # watermarks received: senders send them again
+# Watermarks received are left out: senders of a replay send theirs again.
+_HEARD = "m", "i"
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class Begun:
     @staticmethod
     def of(entries: Iterable[bytes]) -> Begun:
         """Unpack the entries that `Seeds.journals` made for a task; without any, the task begins with nothing."""
+        # Lenient: a value whose class is not registered in this process goes on as its fields.
         found, codec = Begun(), Codec(is_lenient=True)
         for entry in map(codec.unpack, entries):
             found.state += entry.get("s", ())
@@ -59,6 +61,8 @@ def checkpoint_states(folder: str | Path) -> dict[str, dict[Any, Any]]:
     for component, part in checkpoint.parts.items():
         if part.kind == "bolt":
             contents = checkpoint.content(component)
+            # A warning and no error: states alone are what a
+            # Stepper and a replay of other bolts ask for.
             if left := sum(1 for each in contents.values() for place, _ in each.time if place[0] not in ("h", *_HEARD)):
                 warnings.warn(
                     f"{folder} has {left:,} entries of open windows and timers of '{component}', which its states do not have: "

@@ -31,7 +31,9 @@ from sparkstorm.windowing.settings import settings_of
 
 _PLACE = "sparkstorm: place of the task"  # beside the fields of a stream, which may have any name
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
-_GOLDEN_HIGH, _GOLDEN_LOW = 0x9E3779B9 - (1 << 32), 0x7F4A7C15  # halves of the factor of stable_hash, equal modulo 2**32
+# Halves of the factor of stable_hash, equal modulo 2**32. A negative high half keeps both
+# products within a long; with unsigned halves SQL needed four products and divisions.
+_GOLDEN_HIGH, _GOLDEN_LOW = 0x9E3779B9 - (1 << 32), 0x7F4A7C15
 
 
 def sql_shuffled_input(plan: Plan, job: Job, stage: Stage, is_sorted: bool = False) -> Subscription | None:
@@ -49,8 +51,12 @@ def sql_shuffled_input(plan: Plan, job: Job, stage: Stage, is_sorted: bool = Fal
         if not is_sorted or is_other_time or feed in job.to_sort:
             return None
     elif not getattr(instance, "order_insensitive", False) or isinstance(instance, CombiningBolt | WindowedBolt | TimedBolt):
-        return None  # combining moves fewer rows
+        # A CombiningBolt is left out too: combining before the
+        # shuffle moves fewer rows than this does.
+        return None
     source = plan.stage_of(only.component, only.stream)
+    # A stage that also runs bolts over the data, or a second
+    # reader of it, needs the Python stage anyway.
     is_bare = source.feed is not None and not source.bolts and len(plan.tasks(only.component)) == 1
     is_sole = is_bare and only.grouping.kind == "fields" and len(plan.readers(source)) == 1
     return only if is_sole and (job.is_timed or not _minds_order(plan, bolt)) else None
@@ -78,6 +84,8 @@ def place_of(fields: Sequence[str], schema: StructType, width: int) -> str | Non
     """
     if width == 1:
         return "0"
+    # Floats, dates and decimals take the way through Python: the live hash takes 1.0 for
+    # 1 and bytes of other floats, by rules that SQL could only repeat at length.
     spelt = [_spelt(field, schema[field].dataType) for field in fields]
     if None in spelt:
         return None
@@ -88,6 +96,7 @@ def place_of(fields: Sequence[str], schema: StructType, width: int) -> str | Non
 
 def is_known_empty(frame: DataFrame) -> bool:
     """Return whether Spark's optimizer knows that there are no rows: it would not start the tasks then."""
+    # Without tasks, nothing would be prepared and cleaned up, and no state would be written.
     most: Any = frame._jdf.queryExecution().optimizedPlan().maxRows()
     return bool(most.isDefined() and most.get() == 0)
 
@@ -114,6 +123,8 @@ def placed_rows(batches: Iterator[pa.RecordBatch]) -> tuple[int, Iterator[pa.Rec
 def checked_places(batches: Iterable[pa.RecordBatch], positions: Sequence[int], place: int, width: int) -> Iterator[pa.RecordBatch]:
     """Yield the batches, after checking that the first row of each has reached its live task."""
     for batch in batches:
+        # One row of each batch: hashing every key in Python again would cost what this way saves.
+        # A version of Spark with another cast or checksum is found by any one of them.
         if width > 1 and batch.num_rows:
             (values,) = rows_of(batch.slice(0, 1).select(list(positions)))
             found = stable_hash(values if len(values) > 1 else values[0]) % width
@@ -131,7 +142,8 @@ def _spelt(field: str, kind: DataType) -> str | None:
         return _marked("i", f"CAST({quoted(field)} AS STRING)")
     if isinstance(kind, BooleanType):
         return _marked("i", f"CAST(CAST({quoted(field)} AS INT) AS STRING)")
-    if type(kind) is StringType and kind == StringType():  # none with a collation of its own
+    # No text with a collation of its own: Spark takes some different texts for equal, Python none.
+    if type(kind) is StringType and kind == StringType():
         return _marked("s", quoted(field))
     return _marked("b", quoted(field)) if isinstance(kind, BinaryType) else None
 
