@@ -22,6 +22,12 @@ Laws of every Transport (tests/contracts/test_transport.py runs them against eac
    floor, or all writes, at any time) is refused (StoreLostError), and nothing is changed, unless the claimer accepts the
    loss; once one has, marks of former incarnations are no witness against it.
    Until then a claimer that knows more than the first one after the loss is refused, or says the loss, all the same.
+
+Left out: barriers in the streams and one snapshot of all tasks, as in Flink. Here every commit is a consistent cut of its
+worker, so a crash repeats one epoch of one worker and not the time since the last snapshot of all. Left out too: an ack
+per tuple with nothing stored, as in Storm, which repeats tuples and counts them twice.
+Sources: tokens and sequence numbers do what producer epochs and sequences do in Kafka's transactions; decisions 1 to 8, 46
+and 48 in docs/decisions say what was tried.
 """
 
 from __future__ import annotations
@@ -44,18 +50,35 @@ class Cursor(NamedTuple):
 
 
 START = Cursor("0-0", 0)
+# Bounded, or a topology whose every input fails would fill the store that others share. A letter is
+# an input with a traceback of up to 4,000 characters: twice as many may hold 800 MB of tracebacks
+# alone, the present number 400. Half would serve a person who reads them as well; a run of its own
+# also appends each to a file.
 MOST_DEAD_LETTERS = 100_000
 """Letters that a topology's store keeps at least; older ones may be dropped."""
+# A client looks five times a second, and a worker publishes 50 rows of a stream at a time: twenty
+# workers fill this within one publication. A client that looks less often misses rows, which
+# samples may do.
 MOST_SAMPLES = 1_000
 """Samples of one tap that are kept."""
+# Longer than a tap stays open, so that the last rows can still be read by a client that paused;
+# nothing else removes them, since the client that opened a tap may be dead.
 SAMPLES_MS = 60_000
 """Time for which samples are kept after the last one."""
+# A client opens its tap three times within it, so that two lost requests do not close it. Longer
+# would keep workers copying rows for a client that has died, shorter would ask more.
 TAP_MS = 10_000
 """Time for which a tap stays open; whoever looks opens it again before."""
+# A slot that is cut off from ZooKeeper still starts the worker of a topology that has ended; only
+# the tombstone stops it then. An hour would do for a broken switch, not for a host that a person
+# brings back after the weekend. Kept for ever, they would fill a store that runs many short
+# topologies.
 TOMBSTONE_MS = 7 * 24 * 3_600_000
 """Time for which Redis keeps the tombstone of a topology: longer than any worker of it can go on while cut off from its slot."""
 
 
+# Bounded: ids never come back, so that a cache of all of them would grow as long as the worker
+# runs.
 @lru_cache(maxsize=4096)  # a worker compares each id several times
 def entry_order(entry: str) -> tuple[int, int]:
     """A stream entry's id as numbers that compare."""
@@ -74,6 +97,8 @@ class Expected:
 
     mark: StoreMark | None = None
     accepts_loss: bool = False
+    # Drawn by the claimer, since the script cannot: Redis gives math.random the same seed in every
+    # run.
     new_incarnation: str = field(default_factory=lambda: uuid4().hex)
 
 
@@ -97,6 +122,8 @@ class Commit:
     frames: list[tuple[int, bytes, int]] = field(default_factory=list)  # (task, frame, bytes that count as backlog)
     cursors: dict[int, Cursor] = field(default_factory=dict)
     drained_bytes: dict[int, int] = field(default_factory=dict)
+    # A frame counts as freed only when all of its rows are consumed. Commits that consume parts of
+    # frames would be refused by a full store for ever, which is how one locked up before.
     consumed_bytes: int = 0  # of rows done with, also where the frame they lie in is not done with as a whole
     journal: list[tuple[int, bytes]] = field(default_factory=list)
     dropped: dict[int, int] = field(default_factory=dict)  # how many of a journal's oldest entries go
@@ -112,6 +139,8 @@ class Commit:
 
     def frees(self, passed_bytes: int) -> bool:
         """Return whether it sends on no more bytes of rows than it consumes, given the bytes of whole frames that it passes."""
+        # Acker messages do not count: refusing acks would keep every tree, and with it all that
+        # waits for them, in the full store.
         sent = sum(len(data) for _, data, counted in self.frames if counted)
         return self.is_urgent or sent <= max(passed_bytes, self.consumed_bytes)
 

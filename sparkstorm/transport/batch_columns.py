@@ -12,10 +12,15 @@ from typing import Any
 
 from sparkstorm.errors import MalformedFrameError
 
+# Arrow's IPC format would carry every type. It is left out because a reader of it follows offsets
+# and dictionaries that the sender chose, and decompresses: a frame of hostile bytes could then take
+# memory without limit. These six types have few buffers, which are checked in full; columns of
+# other types travel as rows and come out the same.
 _BUFFERS = {"null": 1, "bool": 2, "int64": 2, "double": 2, "string": 3, "binary": 3}
 """Number of buffers by type: columns of these types travel as they are, all others as rows."""
 
 
+# Arrow is slow to import, and the workers of most topologies meet no batch.
 @cache
 def _kinds() -> dict[str, Any]:
     import pyarrow as pa
@@ -43,6 +48,7 @@ def _plain(column: Any) -> Any:
     import pyarrow as pa
 
     kind = column.type
+    # Sent as it is, a dictionary of a million texts would travel with every slice of ten rows.
     if pa.types.is_dictionary(kind):
         return _plain(column.dictionary_decode())
     if str(kind) in _BUFFERS:
@@ -56,6 +62,7 @@ def _plain(column: Any) -> Any:
         if is_kind(kind):
             try:
                 return column.cast(wanted)
+            # Not an error: such values travel as rows, whose codec has numbers of any size.
             except pa.ArrowInvalid:  # whole numbers above 63 bits, or text above 2 GB
                 return None
     return None
@@ -69,6 +76,8 @@ def pack_columns(batch: Any) -> list[list[Any]]:
 def _packed(column: Any) -> list[Any]:
     import pyarrow as pa
 
+    # concat_arrays copies the slice alone: 17 us for 65,000 rows, where taking the rows one by one
+    # took 3 ms.
     if column.offset or (len(column.buffers()) > 1 and column.nbytes < _held_bytes(column)):
         column = pa.concat_arrays([column])  # a slice: its buffers are those of the whole
     buffers = [None if buffer is None else buffer.to_pybytes() for buffer in column.buffers()]
@@ -99,8 +108,12 @@ def _unpacked(column: Any, count: int) -> Any:
         raise MalformedFrameError(f"a column of type {name!r:.40} with {len(buffers)} buffers")
     if any(type(buffer) is not bytes and buffer is not None for buffer in buffers):
         raise MalformedFrameError("a buffer of a column is not bytes")
+    # Arrow's format lets the first buffer alone be missing, the one that says which values are
+    # null.
     if any(buffer is None for buffer in buffers[1:]):
         raise MalformedFrameError("a column without values")
     made = pa.Array.from_buffers(_kinds()[name], count, [None if b is None else pa.py_buffer(b) for b in buffers])
+    # In full: the cheap check looks at lengths only, and offsets out of order or text that is no
+    # UTF-8 would end the process later, in user code.
     made.validate(full=True)
     return made

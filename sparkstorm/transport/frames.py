@@ -8,6 +8,8 @@ reads the birth where it stands.
 A block has the rows of one channel (component and stream) for one task: their senders, roots as runs (a root, or
 several, and their rows), and one edge id, which stands for the block in the value of each of its roots until the last
 row of that root is consumed.
+Left out: pickle and Storm's Kryo, which make objects of what they read; Arrow for all rows, whose schema takes more bytes than
+a row; an edge id per row (decision 6); one entry for the tasks of a worker (decision 7).
 """
 
 from __future__ import annotations
@@ -39,18 +41,29 @@ Ends = Sequence[tuple[int, int]]
 DrawEdge = Callable[[Collection[int]], int]
 """Draws the edge id of a block with these roots."""
 
+# A greater number refuses what older workers have written, at the claim and in one sentence. Frames
+# of two versions side by side would need both readers for ever; a run is finished with the version
+# that began it.
 VERSION = 2
 ROWS, MESSAGES, SETTLED, REPLAYED = 1, 2, 3, 4  # REPLAYED: one row of a dead letter, put back by people
+# Entries are cut at 256 kB, so that only one large row comes near. It bounds what a reader takes in
+# before it can check anything. Half refuses rows that are allowed.
 MAX_FRAME_BYTES = 64 << 20
+# A sender cuts at 8,192 rows. The number in the frame is the sender's word, and lists are made by
+# it: columns of nothing would cost no bytes otherwise.
 MAX_ROWS = 1 << 20
 ID_LIMIT = 1 << 63  # roots and edge ids, and so every XOR of them, are below
 TASK_LIMIT = 1 << 31
 # Of a frame's values. Only a frame of one large row can take so much: packed values of a few bytes
 # may unfold to far more, and are weighed before they are unpacked.
 MAX_MEMORY = 384 << 20
+# numpy's calls cost some us whatever the length, and most frames of a topology with little load
+# hold one row. Measured for columns of ids (1 us instead of 8, commit a4912cc1), not for runs.
 _FEW_ROWS = 24  # below it plain loops are faster than numpy
 _NO_ROOTS: tuple[bytes, bytes, dict[int, bytes] | None] = (b"", b"", None)
 _ZERO = np.zeros(1, np.int64)
+# Shared, and as long as a block may be: a list of ones for each block of rows without common roots
+# would be most of what is allocated for it.
 _ONES = [1] * 8192
 _MAGIC = b"SF"
 _HEADER = struct.Struct("<2sBBq")
@@ -76,6 +89,8 @@ class RootRuns:
                 pass  # rows with several roots
             else:
                 starts = np.flatnonzero(column[1:] != column[:-1]) + 1
+                # Hardly any neighbours share a root: each row as a run of its own costs less than
+                # finding the runs that there are, and says the same.
                 if 4 * len(starts) > 3 * len(roots):
                     return cls(roots, _ONES[: len(roots)] if len(roots) <= len(_ONES) else [1] * len(roots))
                 bounds = np.concatenate((_ZERO, starts, (len(roots),)))
@@ -100,6 +115,8 @@ class RootRuns:
             last: dict[int, int] = dict(zip(self.roots, places, strict=True))  # type: ignore[arg-type]
         else:
             last = {root: place for roots, place in zip(self.roots, places, strict=True) for root in each_root(roots)}
+        # A root that comes back moves its place but not its turn in the mapping; only then is there
+        # something to sort.
         is_sorted = is_single and len(last) == len(self.roots)
         last.pop(0, None)
         return list(last.items()) if is_sorted else sorted(last.items(), key=itemgetter(1))
@@ -228,6 +245,7 @@ def _encoded(
     draw_edge: DrawEdge | None,
     origin: int,
 ) -> bytes:
+    # Rows without a tree, and rows of topologies without ackers, pay no byte for tracking.
     edge, head = 0, _NO_ROOTS
     if runs is not None and draw_edge is not None and (distinct := runs.distinct()):
         edge, head = draw_edge(distinct), _packed_roots(runs, count)
@@ -241,11 +259,14 @@ def _senders_of(sources: Sequence[Source]) -> tuple[list[int], bytes]:
     tasks = [source.task for source in sources]
     number = {task: n for n, task in enumerate(dict.fromkeys(tasks))}
     numbers = map(number.__getitem__, tasks)
+    # A byte a row where it is enough: a component rarely has 257 tasks in one worker.
     return list(number), bytes(numbers) if len(number) <= 256 else np.fromiter(numbers, "<u2", len(tasks)).tobytes()
 
 
 def _packed_roots(runs: RootRuns, count: int) -> tuple[bytes, bytes, dict[int, bytes] | None]:
     """Roots and lengths of runs as columns (no lengths: each is one row), and the runs of several roots by place."""
+    # Apart from the column of single roots, since nearly all rows have one root: the column stays
+    # eight bytes a run, and reading it is one call.
     several = {n: _column(roots) for n, roots in enumerate(runs.roots) if type(roots) is tuple} if _has_tuple(runs.roots) else None
     single = [0 if type(roots) is tuple else roots for roots in runs.roots] if several else runs.roots
     lengths = b"" if len(runs.roots) == count else np.array(runs.lengths, "<u4").tobytes()
@@ -253,6 +274,7 @@ def _packed_roots(runs: RootRuns, count: int) -> tuple[bytes, bytes, dict[int, b
 
 
 def _same(roots: Roots) -> int:
+    # By identity: comparing anchors of many roots would cost more than writing a run twice.
     return id(roots) if type(roots) is tuple else roots  # type: ignore[return-value]
 
 
@@ -270,6 +292,8 @@ def travelled(codec: Codec, rows: Sequence[Row]) -> list[Row]:
     """Rows as they would come out of a frame: what one receiver does to its values, no other sees."""
     if any(type(row[0]) is not tuple for row in rows):
         return [row if type(row[0]) is not tuple else travelled(codec, [row])[0] for row in rows]
+    # The codec's own way there and back, so that a local hop and one through Redis give a bolt
+    # values of the same types. Copying deeply would keep types that a frame does not have.
     values = codec.unpack(codec.pack([list(row[0]) for row in rows]))
     return [(tuple(mine), row[1], row[2]) for mine, row in zip(values, rows, strict=True)]
 
@@ -300,6 +324,8 @@ def decode(codec: Codec, data: bytes, kind: int = 0) -> Frame:
     """Check and open a frame; MalformedFrameError says what is wrong with it. `kind`: as `kind_of` has found it, 0: not asked."""
     kind = kind or kind_of(data)
     oldest_ms = _HEADER.unpack_from(data)[3]
+    # Weighed before it is unpacked: 60 MB of nones became 567 MB, and texts of one letter more than
+    # 2 GB, before a check of the form could refuse them.
     body = codec.unpack(memoryview(data)[_HEADER.size :], MAX_MEMORY)
     if not isinstance(body, list):
         raise MalformedFrameError("the body is not a list")
@@ -321,6 +347,7 @@ def _decode_rows(body: list[Any], oldest_ms: int) -> RowFrame:
     else:
         _check(type(columns) is list and all(type(c) is list and len(c) == count for c in columns), "uneven columns")
         values = list(zip(*columns, strict=True)) if columns else [()] * count
+    # A frame with one and not the other would leave a tree that never ends, or end one too early.
     _check(bool(edge) == bool(roots), "an edge without roots, or roots without an edge")
     if not edge:
         _check(lengths == b"" and several is None, "anchors without an edge")
@@ -346,6 +373,7 @@ def _checked_senders(tasks: Any, numbers: Any, count: int) -> list[int]:
         _check(not numbers, "numbers of senders, of which there is one")
         return [*tasks]
     _check(len(tasks) <= 256 or len(numbers) % 2 == 0, "numbers of senders are not bytes of 16-bit integers")
+    # numpy reads two bytes a row; of one byte a row, bytes are the column already.
     column: Any = numbers if len(tasks) <= 256 else np.frombuffer(numbers, "<u2").tolist()
     _check(len(column) == count and max(column) < len(tasks), "its rows have other senders than it names")
     return list(map(tasks.__getitem__, column))
@@ -355,6 +383,7 @@ def _checked_roots(roots: Any, lengths: Any, several: Any, count: int) -> RootRu
     found: list[Roots] = _ids(roots, 0, "a root")
     _check(type(lengths) is bytes and len(lengths) % 4 == 0, "lengths of runs are not bytes of 32-bit integers")
     sizes: list[int] = np.frombuffer(lengths, "<u4").tolist() if lengths else [1] * len(found)
+    # A run of no rows would have no last row: its root's edge would never leave the tree's value.
     _check(len(sizes) == len(found) and 0 not in sizes and sum(sizes) == count, "runs of roots have other rows than it claims")
     _check(several is None or type(several) is dict, "anchors are not a mapping")
     for run, many in (several or {}).items():
@@ -371,6 +400,8 @@ def _decode_messages(body: list[Any], oldest_ms: int) -> AckerMessages:
     values, edges = (_ids(column, 0, "a value") for column in (init_values, ack_values))
     tasks = _ids(init_tasks, 0, "a spout task")
     _check(len(roots) == len(values) == len(tasks) and len(acked) == len(edges), "uneven columns")
+    # The acker's table keeps tasks in 32 bits; a larger one was refused there, and killed the
+    # worker, before it was refused here.
     _check(not tasks or max(tasks) < TASK_LIMIT, "a spout task is above 2**31 - 1")
     return AckerMessages(roots, values, tasks, acked, edges, unpack_failures(failures, ID_LIMIT), reset, oldest_ms)
 
@@ -400,12 +431,15 @@ def _framed(kind: int, oldest_ms: int, body: bytes) -> bytes:
 
 
 def _column(numbers: Sequence[Any]) -> bytes:
+    # struct and not numpy, for few and many: lists of few and arrays of many had a threshold each,
+    # and struct reads a list in the time of numpy's conversion (commit 6926200d).
     return struct.pack(f"<{len(numbers)}Q", *numbers)
 
 
 def _ids(data: Any, least: int, name: str) -> list[Any]:
     """Checked ids of a column; of 2**63 or more is one that is negative here."""
     _check(type(data) is bytes and len(data) % 8 == 0, "a column of ids is not bytes of 64-bit integers")
+    # Signed, so that one comparison with the least finds ids of 2**63 and more too.
     found = list(struct.unpack(f"<{len(data) // 8}q", data))
     _check(not found or min(found) >= least, f"{name} is not between {least} and 2**63 - 1")
     return found

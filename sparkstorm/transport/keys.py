@@ -1,4 +1,8 @@
-"""Names of a topology's keys in Redis, and the checked reading of what lies there (docs/keys.md)."""
+"""Names of a topology's keys in Redis, and the checked reading of what lies there (docs/keys.md).
+
+Law: every key of a topology begins with its id in braces, and what is read from one is checked, however sure it is that we
+wrote it. Left out: one hash for each task, which a claim could read at once; a list and a stream cannot be fields of one.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,8 @@ class Keys:
     """Names of a topology's keys; the braces keep them on one shard of a Redis Cluster."""
 
     def __init__(self, topology_id: str) -> None:
+        # A script in a Redis Cluster may write keys of one shard only, and a commit writes keys of
+        # many tasks.
         self.prefix = f"{{{topology_id}}}"
         self._names: dict[tuple[object, ...], str] = {}  # every commit uses the same few
 
@@ -51,6 +57,8 @@ def read_cursor(stored: bytes | None, key: str) -> Cursor:
     """A stored cursor, START when there is none; StoreInconsistentError names the key when it holds something else."""
     if stored is None:
         return START
+    # Read as strictly as it is written. A damaged cursor that were taken for the beginning would
+    # have the task execute everything that its stream still holds a second time.
     match = _CURSOR.fullmatch(stored)
     if match is None or any(int(part) >= 1 << 64 for part in match.group(2, 3)):
         raise damaged(key, stored)

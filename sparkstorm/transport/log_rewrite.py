@@ -5,6 +5,8 @@ file behind the last whole command and not before the transaction's MULTI (aof.c
 is right then, but its file still ends in an open MULTI: at the next load, all that was written since is taken into that
 half transaction. BGREWRITEAOF replaces the file by what is in memory. One rewrite in a server's life is enough, and the
 server itself says whether there was one; so no process has to remember it.
+Left out: `aof-load-truncated no`, with which the server does not start after a power cut, and repairing the file from
+here, which would need its host (decision 33).
 """
 
 from __future__ import annotations
@@ -21,14 +23,24 @@ from redis.exceptions import ResponseError
 from sparkstorm.errors import StoreFullError, StoreUnavailableError
 
 _LOG = logging.getLogger(__name__)
+# The rewrite of a small file takes some milliseconds, and each start of a worker after that of a
+# server waits for it; of a large one it takes minutes, for which ten looks a second are enough.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
+# After a rewrite that failed. Asked at every look, a server that cannot write its file would fork
+# ten times a second for nothing.
 _RETRY_EVERY_S = 1.0
+# More often would fill the log of a worker that only waits; a person looks within some tens of
+# seconds.
 _SAY_EVERY_S = 10.0
+# 45 GB on a disk that writes 50 MB/s. Without a limit a worker would wait for a rewrite that a full
+# disk never lets end; with a tenth of it, large stores could not be used on slow disks.
 _LONGEST_REWRITE_S = 900.0
 _RISK = (
     "a half commit that a crash leaves in its file cannot be removed; it would be found at the next restart, "
     "and its topology stopped"
 )
+# Once in a process and not once in a connection: a worker opens several, and a store that is away
+# opens them again and again.
 _said: set[str] = set()
 
 
@@ -67,8 +79,12 @@ class LogRewrite:
         if any(state.get(name, b"0") != b"0" for name in (b"aof_rewrite_in_progress", b"aof_rewrite_scheduled")):
             self._say_progress(now)
             return False
+        # Before the rewrite is asked for: on a full disk it cannot end. The wait said so in place
+        # of MISCONF, and the worker could not be stopped meanwhile.
         if state.get(b"aof_last_write_status", b"ok") != b"ok":  # the server tries again by itself, once a second
             raise StoreFullError(f"{self._where} refuses writes (MISCONF): it cannot write its append-only file; is its disk full?")
+        # Going on with a warning and not refusing: half a commit in the file is found by the counts
+        # of {p}:steps (decision 33), so what is risked is a stopped topology, not a wrong one.
         if self._problem and now - self._began > self._patience_s:
             return self._give_up()
         return now >= self._ask_due and self._ask(now)
@@ -117,6 +133,7 @@ class LogRewrite:
         return state
 
     def _exchange(self, *words: str) -> Any:
+        # Not by a Link: this runs while a Link opens its connection.
         self._connection.send_command(*words, check_health=False)  # type: ignore[no-untyped-call]
         try:
             return self._connection.read_response()

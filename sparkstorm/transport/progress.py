@@ -1,4 +1,9 @@
-"""Exact counts that a worker commits with each epoch: they are part of the commit, so they survive crashes."""
+"""Exact counts that a worker commits with each epoch: they are part of the commit, so they survive crashes.
+
+Law: a count moves with the data that it counts, in the same commit, so counts of a drained topology add up to the last tuple.
+Left out: Storm's way, which counts one tuple in twenty (`topology.stats.sample.rate`) in the worker's memory and begins at zero
+after a crash; and increments per field in Redis, which would be a command for each. A worker writes its record as a whole.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +30,17 @@ decoded. idle: nothing has come. The others are pauses by cause: topology.max.sp
 inactive topology (Flink's backPressuredTime, Storm's skipped-max-spout-ms, skipped-backpressure-ms and skipped-inactive-ms)."""
 PAUSES = STATES[PENDING:]
 # Of one worker, which writes them with every commit.
+# The sentence of an error may hold a value of the tuple, so that each failure is a cause of its
+# own. Each commit writes all of them: 64 are some kB, and more than a person reads.
 MOST_CAUSES = 64
 OTHER_CAUSES = Cause("(other components)", "other causes", "")
 # In the record of one task: older versions have not written the last ones.
 _FEWEST_COUNTS = 16
+# Sixteen would double what a commit writes and merging adds up, four would make a bucket 19 % wide:
+# more than the change that a benchmark wants to see.
 _PER_OCTAVE = 8  # latency buckets per doubling: 9 % wide
+# Up to 2^20 ms, which is 17 minutes; time-outs of trees are tens of seconds as a rule. The last
+# bucket takes what is longer.
 BUCKETS = 20 * _PER_OCTAVE  # the last one
 
 
@@ -66,6 +77,8 @@ class TaskCounts:
         self.busy_us += busy_us
         for cause, took_us in paused_us.items():
             name = f"{STATES[cause]}_us"
+            # By name, for the names of the causes are those of the fields: a match over five of
+            # them would be a third place that lists them.
             setattr(self, name, getattr(self, name) + took_us)
 
     def add_emitted(self, emitted: int, transferred: int, bad: int) -> None:
@@ -107,9 +120,11 @@ class Progress:
 
     def count_failure(self, failure: Failure, count: int = 1) -> None:
         """Count failures of one cause; what was given up has been counted when it failed."""
+        # The call that used up the last try was counted as failed already.
         if failure.kind is FailureKind.PARKED:
             return
         cause = failure.cause
+        # The first causes stay and later ones are added up, so that a count never falls.
         if cause not in self.failures and len(self.failures) >= MOST_CAUSES:
             cause = OTHER_CAUSES
         self.failures[cause] = self.failures.get(cause, 0) + count
@@ -117,6 +132,8 @@ class Progress:
     def add_latencies(self, latencies_ms: Iterable[int]) -> None:
         """Count complete latencies."""
         buckets = self.latency_buckets
+        # Trees end together at a commit and have few different latencies: one logarithm for each of
+        # these, not for each tree.
         for latency, count in Counter(latencies_ms).items():  # few different ones
             bucket = latency_bucket(latency)
             buckets[bucket] = buckets.get(bucket, 0) + count
@@ -125,6 +142,8 @@ class Progress:
         """Bytes for the commit."""
         tasks = {task: _values(counts) for task, counts in self.counts_by_task.items()}
         failures = [[cause.component, cause.error, cause.place, count] for cause, count in self.failures.items()]
+        # Positions and not names: it is written with every commit. What is new goes to the end, so
+        # that an older record is one that lacks it.
         return ormsgpack.packb(
             [
                 tasks,
@@ -148,6 +167,8 @@ class Progress:
     def decode(cls, data: bytes) -> Progress:
         """Read a stored record; StoreInconsistentError when it is not one."""
         try:
+            # Checked as everything that is read from a store: a viewer of a foreign Redis would
+            # otherwise show a bare traceback.
             parts = ormsgpack.unpackb(data, option=ormsgpack.OPT_NON_STR_KEYS)
             tasks, buckets, quarantined, started_ms, now_ms, failures, *later = parts
             counts = {int(t): _counts(values) for t, values in tasks.items()}
@@ -157,6 +178,7 @@ class Progress:
                 raise ValueError("its failures are no counts by cause")
             causes = {Cause(*row[:3]): row[3] for row in failures}
             found = cls(counts, dict(buckets), int(quarantined), int(started_ms), int(now_ms), causes)
+            # Counts must go on over an update of SparkStorm, so records of older versions are read.
             if later:  # an older version has written none of these
                 found._take_loop(*later)
             return found
@@ -189,6 +211,8 @@ _SUMMED = (
 
 
 def _counts(values: list[Any]) -> TaskCounts:
+    # Each field must have the type of a fresh record's: True where a number belongs would be added
+    # up as 1.
     if len(values) < _FEWEST_COUNTS or [type(value) for value in values] != _KINDS[: len(values)]:
         raise ValueError(f"{values!r:.80} are no counts of a task")
     return TaskCounts(*values)
@@ -220,9 +244,11 @@ def merge(records: Iterable[Progress]) -> Progress:
     merged, metrics = Progress(), dict[int, list[tuple[int, dict[str, MetricValue]]]]()
     for record in records:
         for task, values in record.metrics_by_task.items():
+            # A gauge has no sum: the value of the owner with the newest token is the present one.
             token = record.counts_by_task[task].token if task in record.counts_by_task else 0
             metrics.setdefault(task, []).append((token, values))
         for task, counts in record.counts_by_task.items():
+            # A task that moved has counts under its former and its present owner; both happened.
             known = merged.counts_by_task.get(task)
             merged.counts_by_task[task] = counts if known is None else _added(known, counts)
         for bucket, count in record.latency_buckets.items():
@@ -245,6 +271,8 @@ def merge(records: Iterable[Progress]) -> Progress:
 
 
 def _added(one: TaskCounts, other: TaskCounts) -> TaskCounts:
+    # Of what a task is now, only its present owner can speak; the record of a former one stays as
+    # it was when it died.
     newest = one if one.token >= other.token else other
     values: dict[str, Any] = {name: getattr(newest, name) for name in _NAMES}
     for name in _SUMMED:

@@ -1,4 +1,9 @@
-"""Access of drivers, clients and notebooks to a topology's keys in Redis: reads, and a few changes."""
+"""Access of drivers, clients and notebooks to a topology's keys in Redis: reads, and a few changes.
+
+Law: nothing here needs a fence, and nothing here can be taken for a commit: a client may die at any call. What must be one
+step (a dead letter goes back, a topology ends) is a script; all else may be seen half done.
+Left out: questions to the workers themselves, which would need a port on every host and would be silent when a worker hangs.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,8 @@ from sparkstorm.transport.connection import Link, Script, text
 from sparkstorm.transport.keys import Keys, read_cursor, read_number
 from sparkstorm.transport.state_base import StateReading
 
+# Redis does nothing else during one step of SCAN or UNLINK. KEYS would be one step over all keys of
+# all topologies.
 _NAMES_AT_ONCE = 1000
 # For counts of one moment: the first look finds them as a rule.
 _LOOKS = 20
@@ -26,6 +33,7 @@ class RedisReader:
     def __init__(self, address: RedisAddress, topology_id: str, patience_s: float = 10.0, may_write: bool = True) -> None:
         self._keys = Keys(topology_id)
         self._topology_id = topology_id
+        # The patience is a sixth of a worker's: a person waits for the answer.
         self._link = Link(address, patience_s, may_write=may_write)
         self._put_back_script = Script("put_back.lua", self._link)
 
@@ -44,6 +52,8 @@ class RedisReader:
         The number of the last commit is read before and behind them, which a viewer may do; MULTI it may not. Redis carries
         the four requests out together as a rule. StoreUnavailableError when commits came between them every time.
         """
+        # Two looks at different moments would make what a commit has moved from one task to the
+        # next look lost, or counted twice. MULTI is no way: a viewer's rights are reads.
         steps, key = ("HGET", self._keys("steps"), "ended"), self._keys("backlog")
         for _ in range(_LOOKS):
             began, progress, backlog, ended = self._link.ask(steps, ("HGETALL", self._keys("progress")), ("HGETALL", key), steps)
@@ -66,12 +76,16 @@ class RedisReader:
 
     def letters(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Return dead letters by id, in one round trip; those that are not there (any more) are left out."""
+        # Ids come from people. XRANGE has words of its own, "-" and "+" among them, which would
+        # answer with all letters.
         asked = [id for id in ids if _ENTRY.fullmatch(id)]
         answers = self._link.ask(*[("XRANGE", self._keys("dead"), id, id) for id in asked]) if asked else []
         return {id: found[0][1][1] for id, found in zip(asked, answers, strict=True) if found}
 
     def put_back(self, letters: Sequence[tuple[str, int, bytes]]) -> list[str]:
         """Take dead letters off and deliver their frames, (id, task, frame) each, in one step; return the ids that were there."""
+        # A token of the call, the same for each try: a call that is sent again after a cut finds
+        # its own token in the store and changes nothing.
         arguments = [uuid.uuid4().hex, *(word for letter in letters for word in letter)]
         answer = self._put_back_script.run(self._keys.prefix, lambda: arguments)
         if answer[0] == b"UNOWNED":
@@ -121,9 +135,13 @@ class RedisReader:
     def delete(self) -> None:
         """Leave a tombstone, then delete everything but the dead letters, in steps that do not block the server."""
         end(self._link, self._keys, "")
+        # Dead letters are asked for when a run is over and its topology gone; they stay until a
+        # person drops them.
         kept = (self._keys("dead"), self._keys("ended"))
         names = [name for name in names_of(self._link, f"{self._keys.prefix}:") if name not in kept]
         for at in range(0, len(names), _NAMES_AT_ONCE):
+            # UNLINK frees memory on a thread of the server; DEL of a state of millions of keys
+            # would stop all topologies that share it.
             self._link.ask(("UNLINK", *names[at : at + _NAMES_AT_ONCE]))
 
     def close(self) -> None:
@@ -138,7 +156,10 @@ def end(link: Link, k: Keys, heir: str) -> str:
 
 def names_of(link: Link, prefix: str) -> list[str]:
     """Return the names of all keys that begin so, in no order."""
+    # A topology's name may hold brackets, which mean sets of letters to SCAN: without the
+    # backslashes another topology's keys would be found, and deleted.
     pattern = prefix.translate({ord(mark): f"\\{mark}" for mark in "\\[]*?^"}) + "*"
+    # SCAN may give a name twice while the server's table grows.
     found: set[str] = set()
     cursor: Any = b"0"
     while True:
@@ -150,6 +171,8 @@ def names_of(link: Link, prefix: str) -> list[str]:
 
 def read_task(link: Link, k: Keys, task: int) -> TaskRecord:
     """Return what the store keeps of a task."""
+    # In one round trip but not at one moment: for an owner that has just claimed, nobody else
+    # writes; from outside it is a look.
     cursor, journal, held, newest = link.ask(
         ("HGET", k("cursor"), task),
         ("LRANGE", k("journal", task), 0, -1),

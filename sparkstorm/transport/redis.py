@@ -52,6 +52,9 @@ from sparkstorm.transport.store_loss import loss_text, lost_error
 __all__ = ["Keys", "RedisTransport", "open_connection"]
 
 _FIELD = b"f"
+# INFO is a round trip of its own, which few commits should pay. A store fills within half a second
+# only at rates that the back-pressure of bytes stops before; asked every second, spouts would run
+# on a full store for twice as long. Not measured.
 _FULLNESS_EVERY_S = 0.5
 # Lua hands on some thousands of words at most (its C stack).
 _TASKS_AT_ONCE = 1000
@@ -67,6 +70,7 @@ class RedisTransport:
         self._keys = Keys(topology_id)
         self._topology_id = topology_id
         self._link = Link(address, patience_s, on_wait)
+        # A connection of its own: a blocking XREAD holds up everything behind it.
         self._reading = Reading(address, self._keys)
         self._commit_script = Script("commit.lua", self._link)
         self._claim_script = Script("claim.lua", self._link)
@@ -86,6 +90,8 @@ class RedisTransport:
         mark = [known.incarnation, known.generation, known.step, known.floor]
         accepts = "1" if expected.accepts_loss else ""
         arguments = [owner, *mark, accepts, expected.new_incarnation, *tasks, *(token_by_task[t] for t in tasks)]
+        # Sent again after a cut without a number of its own: claiming twice with the same tokens
+        # fences nobody but former owners.
         answer = self._claim_script.run(self._keys.prefix, lambda: arguments)
         self._require_whole(owner, answer)
         if answer[0] == b"ENDED":
@@ -100,8 +106,13 @@ class RedisTransport:
             )
         if answer[0] != b"OK":
             raise FencedError(f"task {text(answer[1])} belongs to token {text(answer[2])} now")
+        # Before the records are read: a connection that is made anew while they are read may be to
+        # another server, whose answers must be doubted.
         proven = self._link.number
         k = self._keys
+        # Only now, and not in the script: what is read before the tokens are written may still be
+        # changed by the former owner. A large journal would also stop the server while it is
+        # copied.
         stored, seq, progress = self._link.ask(("GET", k("generation")), ("HGET", k("seq"), owner), ("HGET", k("progress"), owner))
         _, incarnation, origin, step, is_lost, left, left_s = answer
         claim = Claim(
@@ -123,8 +134,11 @@ class RedisTransport:
 
     def commit(self, commit: Commit) -> Pressure:
         """One script call, sent again unchanged until its outcome is known."""
+        # Said by the owner and not found by the script: the server would have to read the frames to
+        # know how many bytes they hand on.
         frees = commit.frees(self._reading.unconsumed.bytes_passed(commit.cursors))
         step, *backlog = self._run(commit, self._commands(commit), "free" if frees else "grow", self._reading.request())
+        # After the answer, not before: until then a poll must ask about the commit before.
         self._standing.generation, self._standing.seq = commit.generation, commit.seq
         self._reading.unconsumed.pass_(commit.cursors)
         key = self._keys("backlog")
@@ -136,6 +150,9 @@ class RedisTransport:
         if self._reading.was_lost and after:
             try:
                 self._run(self._standing, [], "ask")
+            # The mark of a store that went back cannot be written on a full one. To go on would be
+            # to trust frames that may be gone; to fail, to end a worker that a little room would
+            # help.
             except StoreFullError:  # a restarted server that cannot rewrite its file yet
                 return []
             self._reading.note_proven()
@@ -157,6 +174,8 @@ class RedisTransport:
     def release(self) -> None:
         """Trim every owned stream up to its stored cursor; a full Redis allows that."""
         for task in self._standing.token_by_task:
+            # The stored one, not the one in memory: a commit that was refused has not passed its
+            # entries.
             cursor = read_cursor(self._link.ask(("HGET", self._keys("cursor"), task))[0], self._keys("cursor"))
             self._link.ask(_trim(self._keys, task, cursor))
 
@@ -175,8 +194,11 @@ class RedisTransport:
 
     def open_taps(self, names: Sequence[str]) -> Collection[str]:
         """Read the marks of clients that look."""
+        # MGET of nothing is an error to Redis.
         if not names:
             return ()
+        # Once, and not until it is answered: samples are no part of any guarantee, so they wait for
+        # nothing.
         marks = self._link.ask_once(("MGET", *map(self._keys.tap, names)))[0]
         return {name for name, mark in zip(names, marks, strict=True) if mark is not None}
 
@@ -184,6 +206,8 @@ class RedisTransport:
         """Append samples, and let their streams expire when no more come."""
         for name, rows in samples.items():
             key = self._keys.samples(name)
+            # About so many: to cut exactly, Redis would take nodes of the stream apart with each
+            # row.
             adds = [("XADD", key, "MAXLEN", "~", MOST_SAMPLES, "*", _FIELD, row) for row in rows]
             self._link.ask_once(*adds, ("PEXPIRE", key, SAMPLES_MS))
 
@@ -201,17 +225,22 @@ class RedisTransport:
         head = [commit.owner, commit.generation, commit.seq, mode, len(tokens), *tokens, *tokens.values(), len(watched), *watched]
 
         def arguments() -> list[Any]:
+            # A commit on a proven connection names no frames. With all of them, each commit would
+            # have the script look up every entry that waits.
             if self._link.number == self._proven:
                 return [*head, _PROVEN]
             self._reading.drop()  # its buffer may hold answers of a server that is no more
             doubts = self._reading.unconsumed.words()
             return [*head, len(doubts) // 2, *doubts]
 
+        # The read travels behind the script and not inside it: what it answers may be lost, and
+        # asked for again, which a commit may not.
         answer, *entries = self._commit_script.run_with(self._keys.prefix, arguments, commands, read)
         self._require_whole(commit.owner, answer)
         if answer[0] == b"FENCED":
             raise FencedError(f"task {text(answer[1])} belongs to token {text(answer[2])} now")
         if answer[0] != b"OK":
+            # Also of a broken generation this says the cause, which is worth more than the numbers.
             generation = self._generation(commit.owner, answer[1])
             raise StoreRolledBackError(
                 f"commit {commit.seq} of {commit.owner} in generation {commit.generation} found "
@@ -245,12 +274,14 @@ class RedisTransport:
 
     def _commands(self, commit: Commit) -> list[tuple[Any, ...]]:
         k = self._keys
+        # A task that sends to itself drains and fills in the same commit, so both are one change.
         waiting = {task: -size for task, size in commit.drained_bytes.items()}
         found: list[tuple[Any, ...]] = []
         for task, data, counted in commit.frames:
             found.append(("XADD", k("task", task), "*", _FIELD, data))
             if counted:
                 waiting[task] = waiting.get(task, 0) + counted
+        # One HSET for many tasks: Redis looks up and checks every command that a script calls.
         for tasks in _some(commit.cursors):
             words: list[Any] = ["HSET", k("cursor")]
             for task in tasks:
@@ -264,6 +295,8 @@ class RedisTransport:
                 words += task, waiting[task], 1 if task in commit.drained_bytes else 0
             found.append(tuple(words))
         found += [("RPUSH", k("journal", task), delta) for task, delta in commit.journal]
+        # By number from the front, and after the pushes: a sweep's parts stand behind what they
+        # replace.
         found += [("LTRIM", k("journal", task), count, -1) for task, count in commit.dropped.items()]
         found += write_commands(k, commit.state)
         found += self._outcomes(commit)
@@ -276,12 +309,17 @@ class RedisTransport:
     def _outcomes(self, commit: Commit) -> Iterable[tuple[Any, ...]]:
         k = self._keys
         for task, key in commit.released:
+            # Before what is held anew: an input that is released and held again in one epoch stays.
             yield ("HDEL", k("held", task), key)
         for task, key, data in commit.held:
             yield ("HSET", k("held", task), key, data)
         for data in commit.parked:
+            # Without a limit the store would fill with failures; see MOST_DEAD_LETTERS for the
+            # number.
             yield ("XADD", k("dead"), "MAXLEN", "~", MOST_DEAD_LETTERS, "*", _FIELD, data)
         for data in commit.quarantined:
+            # Without one, since frames are refused rarely, and each is the only proof of what was
+            # wrong.
             yield ("XADD", k("quarantine"), "*", _FIELD, data)
 
     def _current_fullness(self) -> float:
@@ -299,6 +337,7 @@ def _some(tasks: Collection[int]) -> Iterable[Collection[int]]:
     """Tasks in parts that fit into one command."""
     if len(tasks) <= _TASKS_AT_ONCE:
         return (tasks,) if tasks else ()
+    # Nearly never reached: a worker with more than 1,000 tasks.
     listed = list(tasks)
     return [listed[start : start + _TASKS_AT_ONCE] for start in range(0, len(listed), _TASKS_AT_ONCE)]
 

@@ -1,4 +1,7 @@
-"""Sentences about a store that has lost data."""
+"""Sentences about a store that has lost data.
+
+Here and not where they are raised: worker, twin and Redis say the same, and a console finds them again by their beginning.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,7 @@ def stop_text(topology_id: str, loss: str, held: str = "") -> str:
 
     `held` says what the targets of sinks have.
     """
+    # The name, which the command takes, and not the id: the id belongs to one submission.
     name = topology_id.rsplit("-", 2)[0]
     have = f" ({held})" if held else ""
     return (
