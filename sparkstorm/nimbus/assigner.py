@@ -1,4 +1,10 @@
-"""Placing topologies: asks the scheduler, publishes assignments, records a new topology in an order that a crash cannot harm."""
+"""Placing topologies: asks the scheduler, publishes assignments, records a new topology in an order that a crash cannot harm.
+
+Law: an assignment is written before the base that makes its topology one, and is the only way in which slots learn what to
+run. A scheduler sees copies; what it raises ends its round alone, and the last good assignments stand.
+Left out: calls to supervisors, as Storm 2 sends them beside ZooKeeper: a record that every slot watches is needed anyway,
+for slots that are away, and two ways could say two things. Source: JStorm's TopologyAssign, Storm's mkAssignments.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +62,8 @@ class Assigner:
         now_ms: int,
         rebalanced: Mapping[str, RebalanceOptions] | None,
     ) -> Plan:
+        # Here, before any scheduler: built-in, chosen or plugged in, none must know of hosts
+        # without Redis.
         snapshot, alive = self._stores.usable(snapshot, alive)
         try:
             return plan_round(snapshot, alive, scheduler, self._conf, now_ms, rebalanced, self._memory)
@@ -63,17 +71,23 @@ class Assigner:
             raise
         except Exception as error:  # user code: a scheduler that was plugged in
             _LOG.exception("the scheduler failed")
+            # One error for all that a plug-in may raise: the round is given up, and the last good
+            # assignments stand.
             raise FailedAssignTopologyError(f"the scheduler failed: {type(error).__name__}: {error}") from error
 
     def publish(self, assignment: Assignment, name: str) -> None:
         """Write an assignment, and its copy under the topology's name."""
         _LOG.info("assignment of %s, version %d: %s", assignment.topology_id, assignment.version, _places(assignment))
+        # The copy second: a crash between the two leaves an older copy, which is only read when the
+        # assignment itself is lost.
         self._state.write_assignment(assignment)
         self._state.backup_assignment(name, assignment)
 
     def write_records(self, base: TopologyBase, outline: TopologyOutline) -> None:
         """Record all of a new topology but its assignment and its base (S0.42-S0.52); may be repeated."""
         topology_id, infos = base.topology_id, outline.task_infos()
+        # In the order in which JStorm's submission writes them. What a crash leaves has no base,
+        # and the sweep removes it.
         self._state.write_outline(topology_id, outline)
         self._state.write_task_beats(TaskBeats(topology_id, master_task(outline.component_by_task)))
         self._state.write_tasks(topology_id, TaskTable(infos))
@@ -83,15 +97,18 @@ class Assigner:
 
     def assign_new(self, base: TopologyBase, reading: Reading, now_ms: int) -> None:
         """Assignment first, base last (S0.65): a Nimbus that dies in between leaves an orphan, not a half topology."""
+        # Read back from the blobs and not taken from the request: what runs is what is stored.
         known = self._reader.complete(base)
         _LOG.info("submission of %s by %s with %s", base.topology_id, base.owner, loggable_conf(known.conf))
         snapshot = self._with_backup(with_topology(reading.snapshot, known), base)
         plan = self.plan(snapshot, self._observer.alive(snapshot, now_ms), now_ms)
+        # Before anything is written: a topology that has no place leaves nothing behind.
         _raise_refusal(plan, base.topology_id)
         for assignment in plan.assignments:
             if assignment.topology_id == base.topology_id:
                 self.publish(assignment, base.name)
         try:
+            # The base makes it a topology: whoever reads the cluster begins with the bases.
             self._state.create_base(base)
         except StateConflictError:
             # Our own create whose reply was lost, or an id that exists.
@@ -104,6 +121,7 @@ class Assigner:
             return snapshot
         try:
             last = self._state.read_backup_assignment(base.name)
+        # A wish, not a condition: without its old places it gets others.
         except (StoreInconsistentError, TamperedBlobError) as error:
             _LOG.error("%s starts without its old places: %s", base.topology_id, error)
             return snapshot

@@ -1,4 +1,9 @@
-"""The part of Nimbus that writes records again: assignments that were lost, damaged or put back, bases that were put back."""
+"""Duty that writes records again: assignments that were lost, damaged or put back, bases that were put back.
+
+Law: executors do not move by it where a newer copy is known; where none is, all fences rise and every worker starts anew.
+Left out: times in records, which say nothing where clocks jump (decision 38); and stopping the topology, whose slots and data
+are as they were. Storm has no such duty: whoever writes into its ZooKeeper commands its cluster.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +37,11 @@ class AssignmentRestorer:
     def restore(self, reading: Reading, _now_ms: int) -> bool:
         """Write every such assignment again; whether there was one."""
         written = self._restore_bases(reading)
+        # The reading is out of date when bases were written: the next turn follows at once with a
+        # new one.
         for topology_id, base in reading.bases.items() if not written else ():
             found = reading.snapshot.assignments.get(topology_id)
+            # Its assignment was removed on purpose, so that slots stop its workers.
             if base.status == TopologyStatus.KILLED:
                 continue
             if found is None:
@@ -48,6 +56,8 @@ class AssignmentRestorer:
         known, written = self._newest, False
         self._newest = {}
         for topology_id, base in reading.bases.items():
+            # In memory only: a copy in the store would be put back together with the record that it
+            # is to guard.
             newest = known.get(topology_id, base)
             if base.version < newest.version:
                 _LOG.error("the record of %s was put back to an older state; it is written again", topology_id)
@@ -61,6 +71,8 @@ class AssignmentRestorer:
         if last is None:
             return False
         _LOG.error("the assignment of %s was lost or damaged; it is written again", base.topology_id)
+        # A damaged node still has its version number; written over, the number would be compared
+        # with a record that nobody can read.
         self._state.remove_assignment(base.topology_id)
         self._publish(with_new_version(last, last.kind), base.name)
         return True
@@ -74,6 +86,8 @@ class AssignmentRestorer:
             seen,
         )
         last = self._backup(base)
+        # The backup when it is newer, since its executors have not moved; else ZooKeeper went back
+        # as a whole and nobody knows who ran where: raised fences let each worker start once more.
         newer = with_new_version(last, last.kind) if last and last.version > found.version else placed_anew(found, seen + 1)
         self._publish(newer, base.name)
 

@@ -4,6 +4,8 @@ Laws: nothing is removed that an open request or a hot deploy names; each step m
 Nimbus, because the base goes last. What is done in Redis may be done again, however late, by a leader that was deposed
 meanwhile: an id ends once and never comes back (`TopologyRetirement`), and an id that is forgotten has lost the mark
 of its initial state first, by a write that only the leader can make.
+Left out: JStorm's sleep of ten seconds between the end of the workers and that of their records, and a list of what is to be
+deleted: what exists is compared with what is named, so nothing is lost with a list.
 """
 
 import logging
@@ -21,6 +23,8 @@ from sparkstorm.nimbus.cluster_reader import Reading
 from sparkstorm.settings import NimbusSettings
 
 _LOG = logging.getLogger(__name__)
+# Finding them is a scan over all keys of Redis. Half is twice the scans of a store that as a rule
+# has none; double keeps the bytes of a put that was cut for two hours.
 _CHUNKS_MS = 3_600_000  # between two scans for chunks without metadata
 _FORGOTTEN_MS = (
     3_600_000  # between two comparisons of bases with the data of all topologies; the first is at the begin of a leadership
@@ -99,15 +103,20 @@ class TopologyCleanup:
         """
         topology_id = base.topology_id
         is_due = base.pending is None or base.pending.due_ms <= now_ms
+        # From the store and not from the reading, which may be from before the last write.
         if topology_id in self._state.assignment_ids():
             if is_due:
                 self._stop_workers(base, now_ms)
             return False
+        # JStorm sleeps ten seconds here, in its only thread. Beats that are gone say it sooner, and
+        # the time limit is for slots that died and cannot remove theirs.
         if not is_due and self._state.worker_beat_slots(topology_id):
             return False
+        # An heir takes the data over when this topology is gone; see nimbus/deploy.py.
         if not (base.pending and base.pending.has_heir):
             self.retirement.retire(topology_id)
         self._state.remove_topology(topology_id)
+        # The base went last: while it is there, a Nimbus that follows goes on from here.
         self.revived = [each for each in self.revived if each != topology_id]
         self._next_sweep_ms = 0
         return True
@@ -135,11 +144,15 @@ class TopologyCleanup:
         """Remove traces of topologies that have no base, and blobs that no record names, once per monitor period."""
         if now_ms < self._next_sweep_ms:
             return False
+        # Set before the work: a sweep that breaks off at a store that is away must not be tried in
+        # each turn.
         self._next_sweep_ms = now_ms + self._settings.round_ms
         # In this order: a client removes its mark only when its request names the id.
         known = self._state.known_ids() - set(self._state.topology_ids())
         ids = set(self._state.protected_ids())
         named, is_whole = self._named(ids)
+        # A difference of what exists and what is named, and no list of what to delete: such a list
+        # could be lost, and then nobody would know.
         left = known - ids
         is_due = bool(left - self.forgotten.keys()) or now_ms >= self._next_look_ms
         if is_due and not self._compare_with_data(ids, reading, now_ms):
@@ -147,6 +160,7 @@ class TopologyCleanup:
         for topology_id in sorted(left - self.forgotten.keys()):
             _LOG.info("removing what was left of %s", topology_id)
             self.forget(topology_id)
+        # A record that cannot be read may name any blob.
         if is_whole and not reading.problems:
             self._sweep_blobs(reading, named, now_ms)
             self._sweep_chunks(now_ms)
@@ -158,6 +172,7 @@ class TopologyCleanup:
         The state store has lost the records of the former, and the end of the latter: both stay until somebody kills them.
         False while the data cannot be looked at.
         """
+        # A topology that is being killed has a tombstone and a base for a moment, as it should.
         live = {each for each, base in reading.bases.items() if base.status != TopologyStatus.KILLED} - named
         try:
             kept, ended = self.retirement.unended(), sorted(self.retirement.ended(live))
@@ -165,7 +180,10 @@ class TopologyCleanup:
             _LOG.warning("the topologies cannot be compared with their data: %s", error)
             return False
         here = named | set(self._state.topology_ids())
+        # Said and not deleted: ZooKeeper may have been emptied by mistake, and these keys are then
+        # all that is left of somebody's states.
         found = {each: keys for each, keys in kept.items() if each not in here and is_id_of(each, topology_name(each))}
+        # Only new ones, or the log would have the same sentence every hour.
         for topology_id in sorted(found.keys() - self.forgotten.keys()):
             _LOG.error("%s", _sentence(topology_id, found[topology_id]))
         for topology_id in sorted({*ended} - {*self.revived}):
@@ -185,6 +203,7 @@ class TopologyCleanup:
             try:
                 deploy = self._state.read_deploy(name)
             except (StoreInconsistentError, TamperedBlobError):
+                # All ids of that name: one of them may be the one that holds the data.
                 ids |= {each for each in self._state.known_ids() if is_id_of(each, name)}
                 is_whole = False
                 continue
@@ -210,6 +229,7 @@ class TopologyCleanup:
         if now_ms < self._next_chunks_ms:
             return
         stray = self._blobs.stray_chunks()
+        # Only those that the last scan saw too: a put writes its chunks before its metadata.
         self._blobs.delete_chunks(stray & self._stray)
         is_new = bool(stray - self._stray)
         self._stray = stray
@@ -224,6 +244,8 @@ class TopologyCleanup:
             except (StoreInconsistentError, TamperedBlobError) as error:
                 _LOG.error("a blob that nobody names stays: %s", error)
                 continue
+            # Storm waits five minutes too (nimbus.topology.blobstore.deletion.delay.ms): a client
+            # stores blobs before the request that names them.
             if metadata and metadata.created_ms + self._settings.blob_delay_ms <= now_ms:
                 self._blobs.delete(key)
 

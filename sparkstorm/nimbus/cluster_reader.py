@@ -2,6 +2,8 @@
 
 A record that cannot be read takes only its own topology, supervisor or worker out of the picture: it is reported as a
 problem that names the path, and the slots its assignment holds stay reserved.
+Left out: a picture kept up to date by watches, since a watch that is missed would be a wrong placement for good. Records that
+did not change are the same objects in the next reading, which makes a pass cheap (decision 22).
 """
 
 import json
@@ -94,8 +96,12 @@ class ClusterReader:
         """
         problems: dict[str, str] = {}
         bases = self._read_each(self._state.topology_ids(hint), self._state.read_base, problems)
+        # One pass in this order: bases first, since what has no base is no topology, whatever else
+        # is stored.
         topologies = self._read_each(list(bases), lambda each: self.complete(bases[each]), problems)
         assignments = self._read_each(self._state.assignment_ids(), self._state.read_assignment, problems)
+        # A hint for each node, because one that changes is a reason to look at that node, not at
+        # everything.
         read_supervisor = lambda name: self._state.read_supervisor(name, hint_of_node(name))  # noqa: E731 - used once
         supervisors = self._read_each(self._state.supervisor_ids(hint), read_supervisor, problems)
         beats = tuple(beat for topology_id in assignments for beat in self._read_beats(topology_id, problems))
@@ -109,6 +115,8 @@ class ClusterReader:
     def _read_marks(self, hint: Hint | None, problems: dict[str, str]) -> Mapping[str, HostMark]:
         """Return the marks of hosts; the last good ones when they are damaged."""
         try:
+            # The last good ones stay: with no marks, a drained host would get workers again in the
+            # very round in which its record was damaged.
             self._marks = self._state.read_host_marks(hint)
         except (StoreInconsistentError, TamperedBlobError) as error:
             problems["hosts"] = f"{error}; exclude or drain the hosts that are meant again, and the record is written anew"
@@ -119,6 +127,8 @@ class ClusterReader:
             return frozenset(each.number for each in self._state.read_drivers(hint))
         except StoreInconsistentError as error:
             problems["drivers"] = str(error)
+            # No drivers means: nobody knows. A node is then never taken for gone, and its silence
+            # is judged by time.
             return frozenset()
 
     def _read_each(self, names: list[str], read: Callable[[str], ReadT | None], problems: dict[str, str]) -> dict[str, ReadT]:
@@ -148,6 +158,8 @@ class ClusterReader:
         return KnownTopology(base, self._outline(base), {**self._conf, **self.topology_conf(base.conf_key)})
 
     def _outline(self, base: TopologyBase) -> TopologyOutline:
+        # By the key of the configuration, which a rebalance changes: outlines are large, and
+        # reading and checking them anew was a part of each round's cost (decision 22).
         cached = self._outline_by_id.get(base.topology_id)
         if cached and cached[0] == base.conf_key:
             return cached[1]
@@ -168,6 +180,8 @@ class ClusterReader:
         self._outline_by_id.pop(topology_id, None)
 
     def _forget(self, present: set[str]) -> None:
+        # What is gone is forgotten here, once a reading, and not where topologies end: they end in
+        # several places.
         self._outline_by_id = {each: kept for each, kept in self._outline_by_id.items() if each in present}
         used = {conf_key for conf_key, _ in self._outline_by_id.values()}
         self._conf_by_key = {key: conf for key, conf in self._conf_by_key.items() if key in used}
@@ -178,6 +192,8 @@ def _snapshot(
     assignments: dict[str, Assignment],
     supervisors: dict[str, SupervisorInfo],
 ) -> Snapshot:
+    # A slot whose assignment belongs to nobody readable is still in use by a worker: given away,
+    # two workers would run on one port.
     reserved = {
         slot
         for topology_id, assignment in assignments.items()

@@ -3,6 +3,8 @@
 All of the new topology, all that brings the old one back and a `Deploy` record are stored before the old one is killed:
 from then on any Nimbus finishes the deploy from wherever it is. A new topology that is refused gives way to the old one,
 under a new id and with its data.
+Left out: a client that kills and then submits (JStorm's update_topology), which leaves no topology when it dies in between;
+and both topologies side by side, which would need the states twice: a gray upgrade does that for code alone (decision 17).
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from sparkstorm.scheduling.lifecycle import ActionRequest, transition
 
 _LOG = logging.getLogger(__name__)
 # The supervisors of a driver that follows another are up by then.
+# Half would bring the old topology back while Spark still starts the slots of a driver that
+# follows; double only makes the client of a deploy that cannot succeed wait longer. Not measured.
 _PATIENCE_MS = 60_000
 
 
@@ -41,7 +45,11 @@ class Deploys:
         before = parts.state.read_outline(old.topology_id)
         if before is None:
             raise StoreInconsistentError(f"topology {old.topology_id}: its outline is missing; kill it and submit again")
+        # Before the record: a deploy that names what is not stored could be neither finished nor
+        # taken back.
         parts.assigner.write_records(base, outline)
+        # Made now and not when it is needed: it needs the old configuration, which ends with the
+        # old topology.
         fallback = self._fallback(old, now_ms)
         parts.assigner.write_records(fallback, replace(before, executors_by_component=old.executors_by_component))
         # Only the same tasks under the same numbers can go on with the old streams and states.
@@ -52,6 +60,7 @@ class Deploys:
     def _fallback(self, old: TopologyBase, now_ms: int) -> TopologyBase:
         """The old topology as a new one, as it was rebalanced and deactivated."""
         topology_id = f"{old.name}-{self._parts.state.next_submission_number()}-{now_ms // 1000}"
+        # Under a new id: the old id gets a tombstone, and no task of it can be claimed again.
         conf = {**self._parts.reader.topology_conf(old.conf_key), "topology.id": topology_id, "storm.id": topology_id}
         was_inactive = (old.previous_status or old.status) is TopologyStatus.INACTIVE
         return replace(
@@ -77,17 +86,23 @@ class Deploys:
                 raise
             except SparkStormError as error:
                 _LOG.error("hot deploy of %s: %s", name, error)
+                # No end by itself: to give up here would leave no topology at all, or two.
                 self.problems[name] = f"hot deploy not finished: {error}"
         return did
 
     def _go_on(self, name: str, deploy: Deploy, reading: Reading, now_ms: int) -> bool:
         parts, old, new_id = self._parts, reading.bases.get(deploy.old_id), deploy.base.topology_id
+        # The old one must be gone first: two topologies of one name would both consume the sources.
         if old is not None:
             return self._end_old(old, deploy, now_ms)
+        # It is there and cannot be read; handing its data over now would take them from workers
+        # that may run.
         if deploy.old_id in parts.state.topology_ids():
             raise StoreInconsistentError(reading.problems.get(deploy.old_id, f"{deploy.old_id} cannot be read"))
         if new_id not in reading.bases:
             if deploy.inherits:
+                # Before the assignment: a worker that claims first would find nothing, and begin
+                # from nothing.
                 parts.cleanup.retirement.hand_over(deploy.old_id, new_id)
             try:
                 parts.assigner.assign_new(deploy.base, reading, now_ms)
@@ -103,6 +118,8 @@ class Deploys:
         return True
 
     def _end_old(self, old: TopologyBase, deploy: Deploy, now_ms: int) -> bool:
+        # Killed by somebody else it has no heir, and its end would delete the data: the kill is
+        # repeated with one.
         if old.status is TopologyStatus.KILLED and old.pending is not None and old.pending.has_heir:
             return False
         kill = ActionRequest(Action.KILL, 0, has_heir=True)
@@ -128,6 +145,7 @@ class Deploys:
         _LOG.warning("hot deploy of %s: %s is refused, the old one comes back: %s", name, deploy.base.topology_id, error)
         assert deploy.fallback is not None
         holder = deploy.base.topology_id if deploy.inherits else deploy.old_id  # data is handed on, never back
+        # The record first: from here any Nimbus brings the old one back, also if this one dies now.
         back = Deploy(holder, deploy.fallback, True, None, deploy.request_id, str(error))
         self._parts.state.write_deploy(name, back)
         self._parts.state.remove_topology(deploy.base.topology_id)

@@ -1,4 +1,9 @@
-"""Nimbus's reports about workers: deaths and failed starts as errors of their topology, and pauses by failures."""
+"""Nimbus's reports about workers: deaths and failed starts as errors of their topology, and pauses by failures.
+
+Law: what is told once stays told: a sentence is repeated only for a new event. Errors belong to a topology and stay with
+it; problems are what is so now, and go by themselves. Left out: a mail or a hook per event, which whoever reads the records
+can make of them. Source: JStorm's "Task-[...] is dead on host:port" (NimbusUtils), whose words are kept.
+"""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -29,6 +34,8 @@ class ErrorReports:
 
     def report_deaths(self, snapshot: Snapshot, alive: Alive, now_ms: int) -> None:
         """An error per worker whose executors are being replaced."""
+        # By what is being replaced and not by what fell silent: silence that is taken for our own
+        # fault is no death.
         for topology_id, known in snapshot.topologies.items():
             assignment = snapshot.assignments.get(topology_id)
             if assignment and known.base.status != TopologyStatus.KILLED:
@@ -43,11 +50,14 @@ class ErrorReports:
     def report_failed_starts(self, snapshot: Snapshot, beats: Iterable[WorkerBeat], now_ms: int) -> dict[str, str]:
         """An error per worker that cannot start; what is so now, by topology."""
         by_worker = {(each.topology_id, WorkerSlot(each.node, each.port)): each for each in beats}
+        # A worker that cannot start is tried again every few seconds. Told each time, it would push
+        # everything else out of the ten errors that a component keeps.
         self._told = {each for each in self._told if each in by_worker and by_worker[each].state != RUNNING}
         problems = {}
         for (topology_id, slot), beat in sorted(by_worker.items(), key=lambda pair: pair[0]):
             if beat.state == FAILED and topology_id in snapshot.topologies:
                 words = beat.message or "no last words"
+                # One sentence names the cause; the end of a log in its place hid it.
                 sentence = words.partition("\n")[0]  # the end of its log follows
                 problems[topology_id] = f"worker {slot} of {topology_id} cannot start: {sentence}"
                 self._tell_failure(topology_id, slot, words, snapshot, now_ms)
@@ -59,6 +69,8 @@ class ErrorReports:
         for beat in beats:
             mark = read_mark(beat.stats.get("store"))
             if mark is not None and mark.losses and beat.topology_id in snapshot.topologies:
+                # As long as its workers say so, which is as long as the topology runs: a loss does
+                # not become right by waiting.
                 found[beat.topology_id] = f"{mark.losses[-1]}; it went on with what was left, which may lack rows or repeat them"
         return found
 
@@ -117,12 +129,16 @@ class FailurePauses:
             base = reading.bases.get(beat.topology_id)
             if base is None or base.status is not TopologyStatus.ACTIVE or base.topology_id in self.problems:
                 continue
+            # The worker has paused its component by itself. Its topology is deactivated so that
+            # spouts do not feed what nobody takes in.
             if sentence := _pause_in(beat, base.activations):
                 self._pause(base, sentence)
         return self.problems.keys() != {base.topology_id for base in reading.bases.values() if base.paused}
 
     def _pause(self, base: TopologyBase, sentence: str) -> None:
         def paused(found: TopologyBase) -> TopologyBase:
+            # Compared again inside the write: somebody may have activated it since it was read,
+            # knowing of the failures.
             if found.status is not TopologyStatus.ACTIVE or found.activations != base.activations:
                 return found  # a request was faster
             return replace(found, status=TopologyStatus.INACTIVE, paused=sentence)
@@ -135,11 +151,14 @@ class FailurePauses:
 def _pause_in(beat: WorkerBeat, activations: int) -> str:
     """Return the sentence of a heartbeat's first paused component; empty when there is none since the last activation."""
     found = beat.stats.get("paused")
+    # Heartbeats are not signed, so what they say is checked like anything from outside.
     if not isinstance(found, list) or not found or beat.stats.get("activations") != activations:
         return ""
     return str(found[0])[:_MOST_CHARS]
 
 
+# ZooKeeper takes 1 MB in one record. Twice as many would exceed it in letters of two bytes; half
+# would do for a person, not for a cluster of 200 topologies of which each has a problem.
 _MOST_SHOWN, _MOST_SHOWN_CHARS = 200, 2000
 """Limits of the list of problems in ZooKeeper: 400 kB at most, less than half of what ZooKeeper takes in one record."""
 
@@ -157,6 +176,8 @@ class ProblemBoard:
 
     def __init__(self, state: StormState) -> None:
         self._state = state
+        # In the order of ranks from the beginning: later ones win in `problems`, whatever the order
+        # in which they were put.
         self._by_finder: dict[str, Mapping[str, str]] = {finder: {} for finder in FINDERS}
         self._shown: Mapping[str, str] | None = None
 
@@ -172,6 +193,8 @@ class ProblemBoard:
     def show(self, now_ms: int) -> None:
         """Write the problems for clients when they have changed."""
         problems = self.problems
+        # A write wakes every client that follows the problems, so there is none while they are the
+        # same.
         if self._shown != problems:
             shown = dict(sorted(problems.items())[:_MOST_SHOWN])
             self._state.write_problems(Problems(now_ms, {about: text[:_MOST_SHOWN_CHARS] for about, text in shown.items()}))

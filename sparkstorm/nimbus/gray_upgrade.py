@@ -4,6 +4,8 @@ The handler (`scheduling/upgrade/gray_upgrade.py`) picks workers and adds them u
 topology master's slot, for a topology without a master by Nimbus. Nimbus gives them the new code in
 the assignment; their slots restart them and add them under upgraded_workers. All that is decided is in one record, so a Nimbus
 that dies at any write is followed by one that goes on.
+Left out: JStorm's way, where workers list themselves and each fetches the new code: a crash between the two gives a worker
+the wrong code (decision 18). Source: JStorm's ServiceHandler.grayUpgrade and GrayUpgradeHandler.
 """
 
 from __future__ import annotations
@@ -59,6 +61,8 @@ class GrayUpgrades:
     def check(self, request: Request, base: TopologyBase, outline: TopologyOutline | None, reading: Reading, now_ms: int) -> None:
         """Refuse a request that does not fit what runs; `outline` is that of an UPGRADE's new code."""
         upgrade = self._parts.state.read_upgrade(base.topology_id)
+        # This very request, which a Nimbus that died has carried out in part: what it has made of
+        # the upgrade is no reason to refuse it.
         if upgrade is not None and upgrade.request_id == request.id:
             return
         if request.kind is RequestKind.UPGRADE:
@@ -69,6 +73,8 @@ class GrayUpgrades:
                 f"Failed to find a related upgrade conf of {base.name}: no gray upgrade is under way; start one with new code"
             )
         stage, verb = classify(upgrade, now_ms), request.kind.verb
+        # A rollback that turned into an upgrade again would leave workers whose former code nobody
+        # knows.
         if stage in (UpgradeStage.ROLLING_BACK, UpgradeStage.COMPLETED):
             raise IllegalTransitionError(f"the gray upgrade of {base.name} is {stage}: {verb} does not apply any more")
         if request.kind is RequestKind.CONTINUE_UPGRADE:
@@ -91,7 +97,9 @@ class GrayUpgrades:
                 f"a gray upgrade of {base.name} is in progress: "
                 "upgrade continue, upgrade complete or upgrade rollback comes before another one"
             )
+        # For its refusals: JStorm too upgrades only what is active (S0.4).
         transition(base, ActionRequest(Action.UPGRADE), now_ms, 0)
+        # JStorm's rule: its master runs the handler, and would restart itself in the middle of a batch.
         if not has_single_master(assignment, known.outline.component_by_task):
             raise IllegalTransitionError(
                 "Gray upgrade requires that topology master to be a single worker, cannot perform the upgrade!"
@@ -112,6 +120,7 @@ class GrayUpgrades:
         state = self._parts.state.upgrade_state(base.topology_id)
         state = confirmed(state, assignment) if assignment else state
         workers = self._workers(base, reading)
+        # One batch at a time, so that a batch can be judged before the next one begins.
         if upgrade.continue_upgrading or not advance(upgrade, state, workers, now_ms).is_idle or state.upgrading:
             raise IllegalTransitionError("There're still workers under upgrade, please continue after they're done.")
         _check_options(base, options, workers)
@@ -137,11 +146,15 @@ class GrayUpgrades:
         settings = UpgradeSettings.of({**parts.conf, **parts.reader.topology_conf(new.conf_key)})
         upgrade = GrayUpgrade(
             topology_id=base.topology_id,
+            # Both codes are in the record: a worker that dies at any time is given one of these
+            # two, and nothing that was looked up at its start (decision 18).
             code=WorkerCode(new.code_key, new.conf_key),
             former=WorkerCode(assignment.code_key, assignment.conf_key),
             outline=outline,
             started_ms=now_ms,
             expires_ms=now_ms + settings.ttl_ms,
+            # An earlier upgrade may have been completed with some workers only; a rollback leads
+            # back to that.
             former_by_slot=assignment.code_by_slot,
             options=request.upgrade or UpgradeOptions(),
             request_id=request.id,
@@ -155,6 +168,8 @@ class GrayUpgrades:
             shadow=ShadowBar(settings.shadow_component, settings.shadow_tuples) if settings.shadow_component else None,
         )
         found = parts.state.read_upgrade(base.topology_id)
+        # Cleared first: children of an earlier upgrade would count workers as upgraded that are
+        # not.
         if found is None or found.request_id != request.id:
             parts.state.clear_upgrade(base.topology_id)
             parts.state.change_upgrade(base.topology_id, lambda _: upgrade)
@@ -162,6 +177,7 @@ class GrayUpgrades:
 
     def _change(self, request: Request, base: TopologyBase, reading: Reading, now_ms: int) -> None:
         state = self._parts.state.upgrade_state(base.topology_id)
+        # Gone or done meanwhile: the request asks for nothing more.
         if state.upgrade is None or state.upgrade.request_id == request.id:
             return
         upgrade = replace(state.upgrade, request_id=request.id)
@@ -190,11 +206,15 @@ class GrayUpgrades:
         self.problems, did = {}, False
         upgrading = [base for base in reading.bases.values() if base.status in _UPGRADES]
         known = self._handlers
+        # A handler remembers counts of workers, by which it judges. Kept beyond its upgrade, these
+        # took the fourth upgrade of a worker back.
         self._handlers = {each.topology_id: known.get(each.topology_id) or UpgradeHandler(self._parts.state) for each in upgrading}
         for base in upgrading:
             try:
                 did |= self._go_on(base, reading, now_ms)
             except NotAliveError as error:
+                # Without an assignment there is nothing to upgrade; it comes back when the topology
+                # is placed again.
                 self.problems[base.topology_id] = f"gray upgrade waits: {error}"
         return did
 
@@ -207,6 +227,8 @@ class GrayUpgrades:
             self._set_status(base, Action.END_UPGRADE, base.status, now_ms)
             return True
         workers, assignment = self._workers(base, reading), reading.snapshot.assignments[topology_id]
+        # The status first and alone in this turn: workers must not go back under a status that says
+        # forward.
         if upgrade.rollback and base.status is TopologyStatus.UPGRADING:
             self._set_status(base, Action.ROLL_BACK, base.status, now_ms)
             self._report(base, upgrade, now_ms)
@@ -215,6 +237,8 @@ class GrayUpgrades:
             self._finish(base, upgrade, assignment, workers, now_ms)
             return True
         components = reading.snapshot.topologies[topology_id].outline.component_by_task
+        # With a topology master its slot does this, close to the heartbeats; both would list two
+        # batches.
         if master_task(components) is None:
             beats = [beat for beat in reading.beats if beat.topology_id == topology_id]
             if self._handlers[topology_id].step(state, assignment, components, beats, now_ms):
@@ -236,9 +260,13 @@ class GrayUpgrades:
         parts, topology_id = self._parts, base.topology_id
         code = final_code(upgrade, assignment, workers)
         if code == upgrade.code and (base.code_key, base.conf_key) != (code.code_key, code.conf_key):
+            # The outline before the base's keys, as in a submission: a base never names what is not
+            # there.
             parts.state.write_outline(topology_id, upgrade.outline)
             parts.reader.forget(topology_id)
             parts.state.update_base(topology_id, lambda found: replace(found, code_key=code.code_key, conf_key=code.conf_key))
+        # Workers that were not upgraded keep their code under their own name, so that a restart
+        # does not change it.
         codes = {slot: own for slot, own in assignment.code_by_slot.items() if own != code}
         self._publish(base, assignment, codes, code, now_ms)
         parts.state.clear_upgrade(topology_id)
@@ -247,6 +275,8 @@ class GrayUpgrades:
 
     def _end_rollback(self, base: TopologyBase, upgrade: GrayUpgrade, assignment: Assignment, now_ms: int) -> bool:
         state = UpgradeState(upgrade)
+        # The record goes in the turn after: until the assignment stands, it alone knows the former
+        # codes.
         if self._publish(base, assignment, codes_wanted(upgrade, state, assignment), upgrade.former, now_ms):
             return True
         self._parts.state.clear_upgrade(base.topology_id)

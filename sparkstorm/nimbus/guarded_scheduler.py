@@ -2,6 +2,8 @@
 
 A scheduler that loops for ever costs one daemon thread and its own round, never Nimbus: the view in its hands was made
 for that round alone. Until that thread is back no new call is made. Built-in schedulers need no guard: they end.
+Left out: no guard, as in Storm, where a scheduler that hangs stops every reassignment of the cluster; and a process, which
+could be killed, but needs everything that the scheduler sees as bytes, each round.
 """
 
 import threading
@@ -27,10 +29,14 @@ class GuardedScheduler:
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
         """Let it work, for a while."""
+        # A thread cannot be ended from outside. One more for each round would pile up behind a
+        # scheduler that hangs.
         if self._running is not None and self._running.is_alive():
             raise FailedAssignTopologyError("the scheduler is still busy with an earlier round")
         failure: list[Exception] = []
         work = (topologies, cluster, failure)
+        # A daemon, so that a hanging scheduler does not keep the driver from ending. A process
+        # would need the plug-in's class and view to be pickled, both of the user's making.
         self._running = threading.Thread(target=self._run, args=work, name="scheduler", daemon=True)
         self._running.start()
         self._running.join(self._limit_ms / 1000)

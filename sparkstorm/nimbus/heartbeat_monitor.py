@@ -1,4 +1,9 @@
-"""Heartbeats, offered slots and ways to Redis that this Nimbus has seen, and interruptions of its view of the store."""
+"""Heartbeats, offered slots and ways to Redis that this Nimbus has seen, and interruptions of its view of the store.
+
+Law: only Nimbus's own clock counts: a heartbeat is new when it differs from the last one seen, whatever time it names, as in
+JStorm's isTaskDead. When much seems dead at once and the store was slow, one round is waited. Nothing of this is stored: a
+new Nimbus takes everybody for alive until it has looked for as long as the time-outs say.
+"""
 
 import logging
 import time
@@ -43,11 +48,14 @@ class HeartbeatMonitor:
 
     def note_trouble(self) -> None:
         """The store did not answer, or our session was lost: what we see next may be stale."""
+        # Set by whoever saw it and cleared by the round that has taken it into account.
         self._had_trouble = True
 
     def observe(self, reading: Reading, now_ms: int) -> None:
         """Take in what was read."""
         blind_ms = blind_ms_between(self._sightings, now_ms, self._settings.round_ms)
+        # A Nimbus that was stopped for a while saw no beats then; those who beat meanwhile must not
+        # pay for it.
         if blind_ms:
             self.note_trouble()
         gone = reading.gone_nodes()
@@ -58,6 +66,8 @@ class HeartbeatMonitor:
         everybody = {each: found.slot_by_executor.keys() for each, found in snapshot.assignments.items()}
         if not self._settings.reassigns:
             return everybody
+        # By identity of the assignment: unchanged records are the same objects, so the groups of
+        # 10,000 executors are made once (decision 22).
         self._mates = {each: self._mates_of(each, found) for each, found in snapshot.assignments.items()}
         alive = {
             each: alive_executors(found, self._sightings, now_ms, self._timeouts_of(snapshot, each), self._mates[each][1])
@@ -74,13 +84,19 @@ class HeartbeatMonitor:
         asked_ms = WorkerTimers.of(known.conf).topology_timeout_ms if known else None
         if asked_ms is None:
             return self._timeouts
+        # As Storm has it: a topology may ask for more patience than the cluster's, up to a limit,
+        # never for less.
         task_ms = min(max(asked_ms, self._timeouts.task_ms), self._settings.longest_worker_timeout_ms)
         return replace(self._timeouts, task_ms=task_ms)
 
     def _must_wait(self, snapshot: Snapshot, alive: Alive) -> bool:
         workers = self._workers(snapshot, alive)
         num_dead = sum(not lives for lives in workers.values())
+        # Most of all workers dead at once, right after the store was slow, are more likely alive:
+        # to move them all would be a storm of restarts. One round later the beats say who was
+        # right.
         ours = looks_like_our_fault(num_dead, len(workers), self._had_trouble)
+        # Never twice in a row: workers that are really dead are replaced one round late, not never.
         self._has_waited = ours and not self._has_waited
         if self._has_waited:
             _LOG.warning("%d of %d workers seem dead after trouble with the store", num_dead, len(workers))
@@ -91,6 +107,7 @@ class HeartbeatMonitor:
     def _workers(self, snapshot: Snapshot, alive: Alive) -> dict[WorkerSlot, bool]:
         """Return whether each worker lives, topologies under a kill left out; nothing when all live."""
         running = _running(snapshot)
+        # Nearly every round: then nothing below has to be counted.
         if all(len(alive[each]) == len(assignment.slot_by_executor) for each, assignment in running.items()):
             return {}
         lives: dict[WorkerSlot, bool] = {}
@@ -125,12 +142,14 @@ class StoreWatch:
 
     def usable(self, snapshot: Snapshot, alive: Alive) -> tuple[Snapshot, Alive]:
         """Return what a scheduler may see: hosts that were given up offer nothing, and no worker lives there."""
+        # With nimbus.reassign: false the operator moves workers; the sentence about the host stays.
         return vacated(snapshot, alive, self._reach.given_up) if self._moves else (snapshot, alive)
 
     @property
     def problems(self) -> dict[str, str]:
         """A sentence for each cut host, one for all when no host reaches Redis."""
         cut = self._reach.cut
+        # Moving helps nobody when all hosts are cut off: it is Redis that is away.
         if self._reach.is_general:
             first = min(cut.values(), key=lambda each: each.since_ms)
             return {"redis": f"no host reaches Redis since {_clock(first)}: {first.problem}; all workers stay in place"}

@@ -1,4 +1,8 @@
-"""Election of the leading Nimbus: an ephemeral node decides, and a Nimbus that no longer leads can write nothing."""
+"""Election of the leading Nimbus: an ephemeral node decides, and a Nimbus that no longer leads can write nothing.
+
+Left out: kazoo's election recipe and Storm's leader latch, whose holder may still write in a session that began later, when
+another leads (decision 35); and a lease by clocks, which a paused machine outlives.
+"""
 
 import os
 
@@ -24,6 +28,7 @@ class LeaderStore:
         self._elected_in: int | None = None
 
     def _led(self) -> StateStore:
+        # Checked at each write and not once a turn: a session may end between two writes.
         if self._elected_in is None or self._elected_in != self._inner.session_epoch:
             raise StoreUnavailableError(f"this Nimbus does not lead at {self._inner.address}; it writes nothing there")
         return self._inner
@@ -45,8 +50,12 @@ class LeaderStore:
 
     def try_ephemeral(self, path: str, data: bytes) -> bool:
         """Stand for election at the leader's path; another path only while leading."""
+        # Any other ephemeral node is a write like others.
         if path != paths.LEADER:
             return self._led().try_ephemeral(path, data)
+        # Read before the request: a session that is lost while the answer travels is not the one
+        # that was elected. And until the answer is yes, also if none comes, this Nimbus does not
+        # lead.
         epoch = self._inner.session_epoch
         self._elected_in = None
         if self._inner.try_ephemeral(path, data):

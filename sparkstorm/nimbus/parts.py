@@ -1,4 +1,7 @@
-"""Parts that the duties of Nimbus's turn share: the stores, the assigner, the clean-up, and the writer of outcomes."""
+"""Parts that the duties of Nimbus's turn share: the stores, the assigner, the clean-up, and the writer of outcomes.
+
+One record instead of six arguments of each duty; a duty takes what it uses by its name.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +53,12 @@ class OutcomeWriter:
             return  # nobody asked: a rebalance of Nimbus's own
         try:
             found = self._state.read_outcome(request_id)
+        # The request's own work is done; that its client cannot be told must not undo it.
         except (StoreInconsistentError, TamperedBlobError) as error:
             _LOG.error("an outcome cannot be followed up: %s", error)
             return
+        # Compared before it is written: a step that is told in each turn would otherwise be a
+        # write, and wake its client, each time.
         if found is not None and not found.is_final and replace(found, **changes) != found:
             self._state.write_outcome(replace(found, time_ms=now_ms, **changes))
 

@@ -1,4 +1,9 @@
-"""Rebalances: what one makes of a topology, its dry run, and carrying it out when it falls due."""
+"""Rebalances: what one makes of a topology, its dry run, and carrying it out when it falls due.
+
+Law: a rebalance that has no place changes nothing but says so; carried out twice it ends the same. Tasks stay as they are,
+and with them states and streams: only their division among executors, slots and settings changes (S3.12).
+Left out: new numbers of tasks, which JStorm's DoRebalance allows: keys would have to move to other tasks, with their states.
+"""
 
 import logging
 from collections.abc import Mapping
@@ -68,9 +73,12 @@ class Rebalancer:
         known = reading.snapshot.topologies.get(topology_id)
         if known is None:
             raise NotAliveError(f"topology {topology_id} is not running")
+        # Both transitions of a real one, so that a dry run refuses what a real one would refuse.
         asked = transition(known.base, ActionRequest(Action.REBALANCE, 0, options), now_ms, 0)
         decision = transition(asked.base, ActionRequest(Action.DO_REBALANCE, 0, options), now_ms, 0)
         after = rebalanced_topology(known, decision, self._conf(known.base, options), known.base.conf_key)
+        # On a copy of the scheduler: some count rounds or remember evictions, and a question must
+        # leave no trace in them.
         placed = self._parts.assigner.rehearse_rebalance(after, options, reading, now_ms).placed[topology_id]
         before = reading.snapshot.assignments.get(topology_id)
         unplaced = tuple(each for each in after.executors() if each not in placed)
@@ -88,15 +96,23 @@ class Rebalancer:
         parts, base = self._parts, known.base
         options = decision.rebalance or RebalanceOptions()
         request_id = base.pending.request_id if base.pending else ""
+        # A new blob under the hash of its bytes: workers that still run have the old one, which
+        # nothing changes.
         conf_key = parts.blobs.put(conf_bytes(self._own_conf(base, options)), now_ms)
         after = rebalanced_topology(known, decision, self._conf(base, options), conf_key)
         try:
+            # Planned again now, not when it was asked for: the wait is as long as a message
+            # time-out, and slots come and go meanwhile.
             plan = parts.assigner.plan_rebalance(after, options, reading, now_ms)
         except FailedAssignTopologyError as error:
             parts.outcomes.refuse(request_id, now_ms, error)
+            # The topology goes on as it is, which is better than not at all; the error says what
+            # was asked in vain.
             self._give_up(known, error, now_ms)
             return
         parts.state.write_outline(base.topology_id, after.outline)
+        # The cache goes by the configuration's key, which stays when a rebalance changes only
+        # resources.
         parts.reader.forget(base.topology_id)
         for assignment in plan.assignments:
             parts.assigner.publish(assignment, reading.bases[assignment.topology_id].name)
@@ -107,6 +123,8 @@ class Rebalancer:
     def _give_up(self, known: KnownTopology, error: SparkStormError, now_ms: int) -> None:
         base = known.base
         _LOG.error("the rebalance of %s is given up: %s", base.topology_id, error)
+        # Errors are kept by component; one of the whole topology is put under the first, where
+        # status shows it.
         component = next(iter(sorted(known.outline.components)))
         text = f"rebalance given up: {error}"
         self._parts.state.report_error(base.topology_id, Failure(FailureKind.SYSTEM, text, component, 0, "nimbus", time_ms=now_ms))

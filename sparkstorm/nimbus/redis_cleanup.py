@@ -3,6 +3,7 @@
 Both begin with the tombstone (transport/end.lua), which fences all processes of the topology off for good. A hand-over then renames
 streams, cursors, journals and held inputs in one script. An id ends once: a call that is repeated, also by a leader
 that was deposed long ago, finds the tombstone and changes nothing.
+Left out: copying data to the heir's names, which would need room for all of it a second time and could be cut in the middle.
 """
 
 import re
@@ -15,6 +16,8 @@ from sparkstorm.transport.connection import Link, Script
 from sparkstorm.transport.keys import Keys
 from sparkstorm.transport.reader import RedisReader, end, names_of
 
+# A turn of Nimbus waits for it, so less than the 30 s after which workers are taken for dead. A
+# Redis that is away longer ends the turn, and the next one tries again.
 _PATIENCE_S = 10.0
 _KEY = re.compile(r"\{([^{}]+)\}:")
 
@@ -37,10 +40,13 @@ class RedisRetirement:
         """Count the keys of each topology that workers have claimed and that has no tombstone: one scan of all names."""
         link = Link(self._address, _PATIENCE_S)
         try:
+            # Names alone: reading what lies there would be a load on the store for a check that is
+            # made once an hour.
             names = Counter(match[1] for name in names_of(link, "{") if (match := _KEY.match(name)))
             unended = {}
             for topology_id, keys in sorted(names.items()):
                 k = Keys(topology_id)
+                # Initial state without a claim belongs to a submission that is under way.
                 is_claimed, has_ended = link.ask(("EXISTS", k("fence")), ("EXISTS", k("ended")))
                 if is_claimed and not has_ended:
                     unended[topology_id] = keys
@@ -65,6 +71,8 @@ class RedisRetirement:
         old = Keys(old_id)
         link = Link(self._address, _PATIENCE_S)
         try:
+            # The tombstone decides once who inherits: a leader that was deposed and goes on late
+            # finds another name, or none.
             if end(link, old, new_id) != new_id:
                 return
             names = sorted(set(names_of(link, f"{old.prefix}:")) - {old("ended")})

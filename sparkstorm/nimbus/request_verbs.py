@@ -1,4 +1,9 @@
-"""Verbs of Nimbus, one per kind of request. Each may be repeated with the same outcome record, to the same end."""
+"""Verbs of Nimbus, one per kind of request. Each may be repeated with the same outcome record, to the same end.
+
+So each verb first looks whether it is done already, and its last write is the outcome. Left out: a log of steps to go on
+from, as databases have it. The records that a verb writes say themselves how far it came (decision 14).
+Source: Storm's Nimbus.java and JStorm's ServiceHandler for what each verb does; status changes are `scheduling/lifecycle.py`.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +53,8 @@ _SIMPLE = {
     RequestKind.ACTIVATE: (Action.ACTIVATE, "activate"),
     RequestKind.DEACTIVATE: (Action.INACTIVATE, "deactivate"),
 }
+# Each of them would change the old topology while the deploy ends it. What only asks or restarts
+# may go on.
 _NOT_IN_DEPLOY = (RequestKind.KILL, RequestKind.UPDATE, RequestKind.REBALANCE, *KINDS)
 
 
@@ -65,6 +72,8 @@ class RequestVerbs:
     def __init__(self, parts: NimbusParts, rebalancer: Rebalancer, deploys: Deploys, upgrades: GrayUpgrades) -> None:
         self._parts, self._rebalancer, self._deploys, self._upgrades = parts, rebalancer, deploys, upgrades
         self._carriers = {
+            # A mapping and not a chain of conditions: a kind without a verb is a KeyError in the
+            # first test that meets it.
             RequestKind.SUBMIT: self._submit,
             RequestKind.UPDATE: self._update,
             RequestKind.KILL: self._kill,
@@ -86,14 +95,19 @@ class RequestVerbs:
             self._check_free(request.name, reading)
             return request.topology_id
         deploy = self._parts.state.read_deploy(request.name)
+        # Neither the old nor the new topology runs: killing is the only way out of a deploy that
+        # cannot succeed.
         if request.kind is RequestKind.KILL and deploy and not _runs(deploy, reading):
             return deploy.base.topology_id
+        # Data without a base can be killed by its id, or nobody could delete it without a client of
+        # Redis.
         if request.kind is RequestKind.KILL and request.topology_id in self._parts.cleanup.forgotten:
             return request.topology_id
         base, verb = self._meant(request, reading), request.kind.verb
         if deploy and deploy.old_id == base.topology_id and request.kind in _NOT_IN_DEPLOY:
             raise IllegalTransitionError(f"a hot deploy of {base.name} is under way; wait for it, then {verb} what runs")
         if request.kind is RequestKind.UPDATE:
+            # Two mechanisms would both decide which code a worker gets.
             if base.status in (TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK):
                 raise IllegalTransitionError(
                     f"a gray upgrade of {base.name} is under way; end it with upgrade complete or upgrade rollback first"
@@ -108,6 +122,8 @@ class RequestVerbs:
         return base.topology_id
 
     def _check_free(self, name: str, reading: Reading) -> None:
+        # An unreadable base may be one of that name that runs: to submit beside it would run it
+        # twice.
         if any(base.name == name for base in reading.bases.values()) or self._unreadable(name, reading):
             raise AlreadyAliveError(f"topology {name} runs already; kill it first, or hot deploy")
         if name in self._parts.state.deploy_names():
@@ -121,6 +137,7 @@ class RequestVerbs:
     def _meant(self, request: Request, reading: Reading) -> TopologyBase:
         name, wanted = request.name, "" if request.kind is RequestKind.UPDATE else request.topology_id
         for base in reading.bases.values():
+            # A handle means its own topology, and not whatever has the name since.
             if base.name == name and wanted not in ("", base.topology_id):
                 raise NotAliveError(f"topology {wanted} is not alive; {base.topology_id} has its name now")
             if base.name == name:
@@ -144,6 +161,8 @@ class RequestVerbs:
         parts, base = self._parts, request.base
         assert base is not None
         if base.topology_id not in reading.bases:
+            # Without the mark the initial state may be a part of one: to begin from it would be a
+            # wrong result without a word.
             if request.has_state and not parts.state.has_worker_beats(base.topology_id):
                 raise StoreInconsistentError(
                     f"the initial state of {base.topology_id} was swept before its request came; submit {base.name} again"
@@ -151,6 +170,8 @@ class RequestVerbs:
             parts.assigner.write_records(base, self._outline(request))
             parts.assigner.assign_new(base, reading, now_ms)
             parts.notify(base.name, "startTopology")
+            # Said, not refused: a name may be used again. But whoever expects the old states must
+            # learn that they are not these.
             for sentence in parts.cleanup.forgotten_of(base.name):
                 parts.outcomes.step(request.id, now_ms, f"{base.topology_id} begins anew: {sentence}")
         parts.outcomes.done(request.id, now_ms, base.topology_id)
@@ -173,12 +194,16 @@ class RequestVerbs:
         """Read the outline that the client stored, and check it against the base; all blobs must be there."""
         base, blobs = request.base, self._parts.blobs
         assert base is not None
+        # The sweep may have taken them when a request was long under way; a worker would find out,
+        # again and again.
         missing = [key for key in request.blob_keys() if not blobs.has(key)]
         if missing:
             raise StoreInconsistentError(f"blob {missing[0]} of {base.topology_id} is gone; submit {base.name} again")
         found = decode_record(SubmittedOutline, blobs.get(request.outline_key), f"outline blob {request.outline_key}")
         outline, tasks = found.outline, Counter(found.outline.component_by_task.values())
         executors = base.executors_by_component
+        # Outline and base come in two pieces from a client. One that fits badly would fail in the
+        # scheduler, for all topologies.
         fits = all(executors[each] <= tasks[each] for each in executors)
         if found.topology_id != base.topology_id or not fits or not executors.keys() == tasks.keys() <= outline.components.keys():
             raise InvalidTopologyError(f"the outline of {base.topology_id} does not fit its base; submit {base.name} again")
@@ -188,6 +213,8 @@ class RequestVerbs:
 
     def _act(self, request: Request, outcome: Outcome, _reading: Reading, now_ms: int) -> bool:
         action, word = _SIMPLE[request.kind]
+        # With the request's id, by which a repetition is told from a second kill: a second one
+        # would begin the wait anew.
         order = ActionRequest(action, request.wait_ms, request_id=request.id)
         self._change(order, outcome.topology_id, now_ms)  # one that is gone by now was killed since, or by this request
         self._parts.outcomes.done(request.id, now_ms, outcome.topology_id)
@@ -232,6 +259,8 @@ class RequestVerbs:
     def _check_codes(self, base: TopologyBase, options: RebalanceOptions, reading: Reading) -> None:
         """Refuse a change of configuration that would reach some workers only."""
         assignment = reading.snapshot.assignments.get(base.topology_id)
+        # Some workers read another configuration than the base's; a change of it would not reach
+        # them.
         if options.conf and assignment is not None and assignment.code_by_slot:
             raise IllegalTransitionError(
                 f"a gray upgrade of {base.name} was completed with {counted(len(assignment.code_by_slot), 'worker')} on "
@@ -253,6 +282,8 @@ class RequestVerbs:
     def _rebalance(self, request: Request, outcome: Outcome, reading: Reading, now_ms: int) -> bool:
         """Give the base its pending action, once; the timers' duty ends the request when it falls due."""
         base = reading.bases.get(outcome.topology_id)
+        # The step in the outcome is the mark that the base has the action: a Nimbus that follows
+        # does not begin the wait anew.
         if not outcome.step:
             if base is not None:
                 options = self._options(request, base)
@@ -265,6 +296,8 @@ class RequestVerbs:
             self._parts.notify(request.name, "rebalanceRequested")
             return True
         is_pending = base is not None and base.pending is not None and base.pending.request_id == request.id
+        # Pending no more and not ended by the timers: another request took its place. What cannot
+        # be read says nothing about that.
         if not is_pending and outcome.topology_id not in reading.problems:
             raise IllegalTransitionError(
                 f"the rebalance of {outcome.topology_id} was called off: another request came before it fell due"
@@ -289,6 +322,8 @@ class RequestVerbs:
                 raise InvalidConfigError(f"host {host} is neither drained nor excluded; {marked} is")
             return
         known = {info.host for info in snapshot.supervisors.values()} | snapshot.marks.keys()
+        # Hosts that are away for a moment can be marked too: to keep one out that comes back is the
+        # use of it.
         known |= {each for found in snapshot.assignments.values() for each in found.host_by_node.values()}
         if host not in known:
             raise InvalidConfigError(f"host {host} is not one of this cluster's: {', '.join(sorted(known)) or 'it has none'}")
@@ -315,6 +350,8 @@ class RequestVerbs:
         if found is None or not slots or not set(wanted) <= set(slots):
             places = ", ".join(map(str, slots)) or "nowhere"
             raise InvalidTopologyError(f"{outcome.topology_id} has no worker at {request.slot or 'any slot'}; it runs at {places}")
+        # By the fences of the assignment and not by a message: a worker that does not hear is
+        # fenced all the same.
         self._parts.assigner.publish(restarted(found, wanted, now_ms), request.name)
         self._parts.outcomes.done(request.id, now_ms, outcome.topology_id)
         return True
@@ -330,6 +367,7 @@ class RequestVerbs:
         for logger, wanted in request.log_levels.items():
             until_ms = now_ms + wanted.timeout_ms if wanted.timeout_ms else 0
             levels[logger] = replace(wanted, until_ms=until_ms)
+        # Ended ones go with the next change; nobody has to come by for them.
         kept = {each: one for each, one in levels.items() if one.level and (not one.until_ms or one.until_ms > now_ms)}
         self._parts.state.write_log_config(LogConfig(outcome.topology_id, kept))
         self._parts.outcomes.done(request.id, now_ms, outcome.topology_id)

@@ -4,6 +4,8 @@ ACCEPTED is written before anything is changed, and carrying out may be repeated
 by one that brings the request to the same end. A topology's code is accepted when every host that tries code has opened it.
 Decided requests are remembered in a record that the next Nimbus reads. It is written after their outcomes: written before, a
 death in between would have a real request removed as a copy.
+Left out: a port of Nimbus with calls, as in Storm: clients would have to find the leader, and would not know what became of a
+call whose reply was lost (decision 14).
 """
 
 from __future__ import annotations
@@ -28,10 +30,13 @@ _LOG = logging.getLogger(__name__)
 # A request that looks expired may come from a host whose clock is behind, and be withdrawn by its
 # client.
 _GRACE_MS = 10_000
+# A sentence that names the module and its error; the outcome's node has to hold it.
 _MOST_CHARS = 800  # of a host's words on a topology's code
 # Requests that cannot be read. More than the first are a flood and get no answer; so many are dealt
 # with in a turn, so that they keep nobody's request waiting.
 _MOST_ANSWERED, _MOST_AT_ONCE = 20, 100
+# Half would take the answer from a client that was cut off for some minutes, double keeps more of
+# what nobody reads any more. Not measured.
 _KEPT_MS = 600_000  # how long an ended request waits for its client
 
 
@@ -54,18 +59,25 @@ class RequestDuty:
         """Serve every open request; whether something was changed."""
         self._recall()  # first: a request that was removed after this is not read below
         opened, unreadable = self._parts.state.open_requests(self._wake, self._bad)
+        # Times of a first sight are ours: a client's clock says when a request was made, not how
+        # long we have known it.
         names = {request.id for request, _ in opened} | unreadable.keys() | self._bad.keys()
         self._seen_ms = {each: self._seen_ms.get(each, now_ms) for each in names}
         self._served = {each: until_ms for each, until_ms in self._served.items() if now_ms <= until_ms + _GRACE_MS}
         self.problems, self.waits_by_name = {}, {}
         has_changed = False
         for request, outcome in opened:
+            # Requests of one topology keep their order: a kill must not overtake the submission
+            # whose code is still tried.
             if outcome is None and request.name in self.waits_by_name:
                 continue  # an earlier request of that topology is decided first
+            # The signature of a recorded request is as good as it was; only that it was served
+            # before tells a copy.
             if outcome is None and request.id in self._served:
                 _LOG.error("request %s of %.80r was served before: a copy of it is removed", request.id, request.client)
                 self._parts.state.remove_request(request.id)
             elif self._serve(request, outcome, reading, now_ms):
+                # Each request decides on what the one before it has left.
                 has_changed, reading = True, self._read(now_ms)
         self._note_served()
         self._bad |= unreadable
@@ -81,6 +93,8 @@ class RequestDuty:
             self._served = {**state.read_served(), **self._served}
         except (StoreInconsistentError, TamperedBlobError) as error:
             _LOG.error("the record of decided requests is damaged; it is written afresh: %s", error)
+            # Copies of the last minute may slip through then; to refuse all requests instead would
+            # stop the cluster for a record that guards against a rare attack.
             state.remove_served()
             self._unnoted = dict(self._served)
 
@@ -116,6 +130,7 @@ class RequestDuty:
 
     def _decide(self, request: Request, reading: Reading, now_ms: int) -> Outcome | None:
         """Accept a new request; None when it has ended, or waits for trials of its code. Raises what it is refused with."""
+        # A signature says that somebody with the key wrote it, not that it makes sense.
         check_request(request, request.id)
         if now_ms > request.expires_ms:
             if now_ms - self._seen_ms[request.id] >= _GRACE_MS:
@@ -123,11 +138,14 @@ class RequestDuty:
             return None
         topology_id = self._verbs.check(request, reading, now_ms)
         untried = self._hosts_without_trial(request, reading)
+        # At most half of the client's patience: the rest is for Nimbus and for a leader that
+        # follows.
         lasts_ms = min(self._trial_wait_ms, (request.expires_ms - request.created_ms) // 2)
         if untried and now_ms < (until_ms := self._seen_ms[request.id] + lasts_ms):
             self.waits_by_name[request.name] = until_ms
             return None
         more = f" and {len(untried) - 3} more" if len(untried) > 3 else ""
+        # Three, because a thousand hosts would fill the outcome.
         names = f"{', '.join(untried[:3])}{more}"
         said = f"accepted although {names} did not open the code within {lasts_ms / 1000:g} s" if untried else ""
         outcome = Outcome(request.id, OutcomeState.ACCEPTED, now_ms, topology_id, said)
@@ -164,6 +182,8 @@ class RequestDuty:
         except ValueError as error:  # a plan that no node can hold
             raise StoreInconsistentError(f"the answer is too large for a node: {error}") from error
         self._remember(request)
+        # A client that withdraws creates the outcome itself, and removes both nodes when it has:
+        # our create may come after that.
         if is_ours and outcome.id not in self._parts.state.request_ids():
             self._parts.state.remove_outcome(outcome.id)
             return False
@@ -182,6 +202,7 @@ class RequestDuty:
         if outcome is None:
             self._create(refusal_of(request.id, now_ms, error), request)
             return False
+        # Before anything is taken back: until the client knows, what it stored must not be gone.
         self._parts.outcomes.refuse(request.id, now_ms, error)
         self._verbs.undo(request)
         return True

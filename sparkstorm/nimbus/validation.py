@@ -29,6 +29,8 @@ from sparkstorm.settings import RequestSettings, TrackingSettings
 
 _WORKERS_KEY = "topology.workers"
 # Tasks, and with them ackers, are fixed at submission (S3.12); ids are Nimbus's.
+# The tasks' number decides which task a key belongs to: changed, states and streams would belong to
+# other tasks than before.
 _FIXED_KEYS = ("topology.acker.executors", "topology.delivery.guarantee", "topology.id", "storm.id", "topology.name")
 
 
@@ -44,6 +46,7 @@ def checked_rebalance(
     for part in (options.executors_by_component, options.resources_by_component):
         _check_components(where, part, tasks)
     for component, wanted in options.executors_by_component.items():
+        # More executors than tasks would leave some without a task.
         if not _is_count(wanted) or wanted > tasks[component]:
             raise InvalidTopologyError(
                 f"{where}: component '{component}' has {tasks[component]} tasks, "
@@ -72,6 +75,8 @@ def check_upgraded_outline(name: str, before: TopologyOutline, after: TopologyOu
     A state in another form is refused as well, unless forced: after a rollback the former code could not read it.
     """
     where = f"upgrade of {name}: "
+    # Old and new workers send to each other during an upgrade: a component that one half does not
+    # know would get rows that nobody reads.
     if added := after.components.keys() ^ before.components.keys():
         word = "adds" if min(added) in after.components else "lacks"
         raise InvalidTopologyError(f"{where}the new code {word} component '{min(added)}'; use a hot deploy (sparkstorm update)")
@@ -96,6 +101,7 @@ def check_upgraded_outline(name: str, before: TopologyOutline, after: TopologyOu
                 f"{here}: topology.state.backend is {now.state_backend} in the new code, {was.state_backend} runs: after a "
                 "rollback the state could not be read; use a hot deploy"
             )
+        # Unless forced, because the upgrade itself would work: only the way back would not.
         if was.state_version != now.state_version and not is_forced:
             raise InvalidTopologyError(
                 f"{here}: its state has version {was.state_version}, that of the new code {now.state_version}: after a rollback "
@@ -111,6 +117,7 @@ def check_shadowed(name: str, topology: Topology, component: str) -> None:
         raise InvalidTopologyError(f"{where} names {component!r:.80}, which is no bolt: {', '.join(sorted(bolts))} are")
     bolt = bolts[component].instance
     effects: Effects | None = getattr(bolt, "effects", None)
+    # A bolt without outputs and state can only be there for what it does outside.
     is_sink = isinstance(bolt, TransactionalSink) or not (bolts[component].streams or isinstance(bolt, Stateful))
     if is_sink or effects not in (None, Effects.RUN):
         raise InvalidTopologyError(
@@ -136,6 +143,7 @@ def _workers(where: str, asked: int | None, conf: Mapping[str, Any]) -> int | No
         return by_conf
     if not _is_count(asked):
         raise InvalidTopologyError(f"{where}: {asked!r:.60} workers; a whole number of at least 1 is needed")
+    # Two wishes that differ are a mistake of the client; to choose one in silence would be a guess.
     if by_conf not in (None, asked):
         raise InvalidConfigError(f"{where}: {asked} workers are asked for, but {_WORKERS_KEY} says {by_conf}")
     return asked
@@ -176,6 +184,7 @@ def check_components(topology: Topology, cluster_conf: Mapping[str, Any], name: 
         own = check_own_conf(_without_tasks(component.conf), cluster_conf, where)
         conf_bytes(own)
         check_resources(where, RequestSettings.of_partial(own).others or {})
+        # A bool is an int to Python: true would be one task.
         tasks = component.conf.get(_TASKS_KEY)
         if tasks is not None and (isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 1):
             raise InvalidTopologyError(f"{where}: {_TASKS_KEY} must be a whole number of at least 1, not {tasks!r:.60}")
