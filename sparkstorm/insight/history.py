@@ -3,31 +3,36 @@
 A point has the exact counts of all tasks as they were committed, so a window is a difference of two
 points: it survives restarts, rebalances and a store that was away. Counts that went back, as after a
 loss of the store, begin the history afresh.
+
+Counts lie in flat arrays of 64-bit integers, column by column, and the tasks of a component side by side: a sum or a
+maximum over a component is one call over a slice. numpy would need longer for a window of one task than plain Python,
+and its import alone longer than a verb of the command line may take to start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-
-import numpy as np
-import numpy.typing as npt
+from itertools import chain, pairwise
+from operator import lt, sub
+from typing import TypeAlias
 
 from sparkstorm.insight.records import COUNTS, WINDOWS_S, Counts, Latency, Window
 from sparkstorm.insight.ring import COARSE, FINE, Ring
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.transport.progress import BUCKETS, PAUSES, Edge, Progress, bucket_bound_ms, percentile_ms
 
-Numbers = npt.NDArray[np.int64]
+Numbers: TypeAlias = "array[int]"
 _COLUMNS = (*COUNTS, "busy_us", *(f"{cause}_us" for cause in PAUSES))
-_BUSY, _EXECUTED = _COLUMNS.index("busy_us"), _COLUMNS.index("executed")
-_TREES = [COUNTS.index("acked"), COUNTS.index("failed")]
+_BUSY = _COLUMNS.index("busy_us")
+_TREES = (COUNTS.index("acked"), COUNTS.index("failed"))
+_NO_COUNTS = (0,) * len(_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Counts at a moment; `parts` are tasks or, in the fine ring, components."""
+    """Counts at a moment; `parts` are tasks or, in the fine ring, components, all of a column before the next column."""
 
     parts: Numbers
     edges: Numbers
@@ -43,7 +48,10 @@ class History:
     def __init__(self, outline: TopologyOutline, launch_ms: int) -> None:
         self.launch_ms = launch_ms
         self.tasks = sorted(outline.component_by_task)
-        self.components = sorted(set(outline.component_by_task.values()))
+        tasks: dict[str, list[int]] = {}
+        for task in self.tasks:
+            tasks.setdefault(outline.component_by_task[task], []).append(task)
+        self.components = sorted(tasks)
         self.edges: list[Edge] = sorted(
             {
                 (each.component, each.stream, name)
@@ -53,30 +61,36 @@ class History:
                 if not each.component.startswith("__") and each.component in outline.components
             }
         )
-        self.row_by_task = {task: row for row, task in enumerate(self.tasks)}
-        places = {name: place for place, name in enumerate(self.components)}
-        self._place = np.array([places[outline.component_by_task[task]] for task in self.tasks])
-        self.rows_by_component = {name: np.flatnonzero(self._place == place) for name, place in places.items()}
-        users = [name for name in self.components if not name.startswith("__")]
-        self._users = np.array([places[name] for name in users], dtype=np.int64)
-        self._spouts = np.array([places[name] for name in users if outline.components[name].kind == "spout"], dtype=np.int64)
+        # The system's components come first, so that those of users are one slice.
+        order = sorted(tasks, key=lambda name: (not name.startswith("__"), name))
+        self.row_by_task = {task: row for row, task in enumerate(task for name in order for task in tasks[name])}
+        self.rows_by_component = {name: range(rows[0], rows[-1] + 1) for name, rows in self._rows(tasks).items()}
+        users = [name for name in order if not name.startswith("__")]
+        self.user_rows = range(sum(len(tasks[name]) for name in order if name not in users), len(self.tasks))
+        self.spouts = [name for name in users if outline.components[name].kind == "spout"]
+        self._users = [self.components.index(name) for name in users]
+        self._spouts = [self.components.index(name) for name in self.spouts]
         self._by_task, self._by_component = Ring[Point](COARSE), Ring[Point](FINE)
         self.newest: tuple[int, Point] | None = None
 
+    def _rows(self, tasks: Mapping[str, list[int]]) -> dict[str, list[int]]:
+        return {name: [self.row_by_task[task] for task in several] for name, several in tasks.items()}
+
     def add(self, time_ms: int, owners: Mapping[str, Progress], merged: Progress, backlog: Mapping[int, int]) -> None:
         """Keep what was read at a moment."""
-        parts = np.zeros((len(self.tasks), len(_COLUMNS)), dtype=np.int64)
+        rows: list[Iterable[int]] = [_NO_COUNTS] * len(self.tasks)
         for task, counts in merged.counts_by_task.items():
             if (row := self.row_by_task.get(task)) is not None:
-                parts[row] = [getattr(counts, name) for name in _COLUMNS]
-        edges = np.array([flow.sent if (flow := merged.edges.get(edge)) else 0 for edge in self.edges], dtype=np.int64)
-        buckets = np.zeros(BUCKETS + 1, dtype=np.int64)
+                rows[row] = [getattr(counts, name) for name in _COLUMNS]
+        parts = array("q", chain.from_iterable(zip(*rows, strict=True)))
+        edges = array("q", (flow.sent if (flow := merged.edges.get(edge)) else 0 for edge in self.edges))
+        buckets = array("q", bytes(8 * (BUCKETS + 1)))
         for bucket, count in merged.latency_buckets.items():
             buckets[min(max(bucket, 0), BUCKETS)] += count
         pending = sum(counts.pending for counts in merged.counts_by_task.values())
         loops = {slot: (tuple(each.loop_us), each.commits) for slot, each in owners.items()}
         point = Point(parts, edges, buckets, pending, sum(backlog.values()), loops)
-        if self.newest is not None and (parts < self.newest[1].parts).any():
+        if self.newest is not None and any(map(lt, parts, self.newest[1].parts)):
             self._by_task.clear()
             self._by_component.clear()
         self._by_task.add(time_ms, point)
@@ -84,9 +98,14 @@ class History:
         self.newest = (time_ms, point)
 
     def _folded(self, point: Point) -> Point:
-        parts = np.zeros((len(self.components), point.parts.shape[1]), dtype=np.int64)
-        np.add.at(parts, self._place, point.parts)
+        rows = [self.rows_by_component[name] for name in self.components]
+        parts = array("q", (sum(self.column(point.parts, n, of)) for n in range(len(_COLUMNS)) for of in rows))
         return Point(parts, point.edges, point.buckets, point.pending, point.backlog_bytes, {})
+
+    def column(self, by_task: Numbers, column: int, rows: range) -> Numbers:
+        """Return a column of the tasks in some rows."""
+        begin = column * len(self.tasks)
+        return by_task[begin + rows.start : begin + rows.stop]
 
     def begin(self, window: str) -> tuple[int, Point | None]:
         """Return where a window begins: a time, and the point then; None for the topology's launch."""
@@ -107,48 +126,33 @@ class History:
         """Return rates and gauges of each span between two points, for charts."""
         span_ms = 1000 * (WINDOWS_S[window] or WINDOWS_S["24h"])
         now_ms = self.newest[0] if self.newest else 0
-        points = self._by_component.since(now_ms - span_ms)
+        points = [(at_ms, point, self._sums(point.parts, component)) for at_ms, point in self._by_component.since(now_ms - span_ms)]
         names = ("emitted", "executed", "acked", "failed")
         keys = (*(f"{name}_per_s" for name in names), "busy", "p50_ms", "p99_ms", "pending", "backlog_bytes")
         found: dict[str, list[float | None]] = {key: [] for key in ("time_ms", *keys)}
-        for (old_ms, old), (new_ms, new) in pairwise(points):
+        count = len(self.user_rows if component is None else self.rows_by_component[component])
+        for (old_ms, old, before), (new_ms, new, after) in pairwise(points):
             seconds = (new_ms - old_ms) / 1000
-            row = self._sum(new.parts - old.parts, component)
-            count = self._count(component)
-            buckets = dict(enumerate((new.buckets - old.buckets).tolist()))
+            row = [*map(sub, after, before)]
+            buckets = dict(enumerate(map(sub, new.buckets, old.buckets)))
             found["time_ms"].append(new_ms)
             for name in names:
-                found[f"{name}_per_s"].append(int(row[COUNTS.index(name)]) / seconds)
-            found["busy"].append(min(1.0, int(row[_BUSY]) / 1e6 / seconds / count) if count else None)
+                found[f"{name}_per_s"].append(row[COUNTS.index(name)] / seconds)
+            found["busy"].append(min(1.0, row[_BUSY] / 1e6 / seconds / count) if count else None)
             found["p50_ms"].append(percentile_ms(buckets, 0.50) if any(buckets.values()) else None)
             found["p99_ms"].append(percentile_ms(buckets, 0.99) if any(buckets.values()) else None)
             found["pending"].append(new.pending)
             found["backlog_bytes"].append(new.backlog_bytes)
         return found
 
-    def _count(self, component: str | None) -> int:
+    def _sums(self, by_component: Numbers, component: str | None) -> list[int]:
+        """Return one component's counts, or the topology's: all user components, trees of its spouts only."""
+        size = len(self.components)
+        columns = [by_component[n * size : (n + 1) * size] for n in range(len(_COLUMNS))]
         if component is not None:
-            return len(self.rows_by_component[component])
-        return sum(len(self.rows_by_component[self.components[place]]) for place in self._users)
-
-    def _sum(self, by_component: Numbers, component: str | None) -> Numbers:
-        """Return one component's row, or the topology's: all user components, trees of its spouts only."""
-        if component is not None:
-            row: Numbers = by_component[self.components.index(component)]
-            return row
-        return self.topology_row(by_component)
-
-    def topology_row(self, by_component: Numbers) -> Numbers:
-        """Return the sums over user components, with acked and failed of spouts."""
-        row: Numbers = by_component[self._users].sum(axis=0)
-        row[_TREES] = by_component[self._spouts][:, _TREES].sum(axis=0)
-        return row
-
-    def fold(self, by_task: Numbers) -> Numbers:
-        """Return the sums by component."""
-        found = np.zeros((len(self.components), by_task.shape[1]), dtype=np.int64)
-        np.add.at(found, self._place, by_task)
-        return found
+            place = self.components.index(component)
+            return [column[place] for column in columns]
+        return [sum(column[at] for at in (self._spouts if n in _TREES else self._users)) for n, column in enumerate(columns)]
 
 
 class Grown:
@@ -156,41 +160,39 @@ class Grown:
 
     def __init__(self, history: History, seconds: float, before: Point | None, after: Point | None) -> None:
         self._history, self.seconds, self._before, self._after = history, max(0.0, seconds), before, after
-        shape = (len(history.tasks), len(_COLUMNS))
-        self._tasks: Numbers = (
-            np.zeros(shape, dtype=np.int64) if after is None else after.parts - (0 if before is None else before.parts)
-        )
-        self._components = history.fold(self._tasks)
+        if after is None:
+            self._tasks = array("q", bytes(8 * len(_COLUMNS) * len(history.tasks)))
+        else:
+            self._tasks = _added(after.parts, before.parts if before else None)
 
     def latency(self) -> Latency:
         """Return the latencies of the trees that ended meanwhile."""
         if self._after is None:
             return Latency()
-        return latency_of(self._after.buckets - (0 if self._before is None else self._before.buckets))
+        return latency_of(_added(self._after.buckets, self._before.buckets if self._before else None))
 
     def task(self, task: int) -> Window:
         """Return the window of one task."""
         row = self._history.row_by_task[task]
-        return self._window(self._tasks[row], self._tasks[[row]])
+        return self._window(range(row, row + 1))
 
     def component(self, name: str, is_spout: bool = False) -> Window:
         """Return the window of one component."""
-        rows = self._history.rows_by_component[name]
-        row = self._components[self._history.components.index(name)]
-        return self._window(row, self._tasks[rows], self.latency() if is_spout else Latency())
+        return self._window(self._history.rows_by_component[name], self.latency() if is_spout else Latency())
 
     def topology(self) -> Window:
-        """Return the window of the topology."""
-        rows = [rows for name, rows in self._history.rows_by_component.items() if not name.startswith("__")]
-        tasks = self._tasks[np.concatenate(rows)] if rows else self._tasks[:0]
-        return self._window(self._history.topology_row(self._components), tasks, self.latency())
+        """Return the window of the topology: all user components, trees of its spouts only."""
+        history = self._history
+        spouts = [history.rows_by_component[name] for name in history.spouts]
+        trees = {n: sum(sum(history.column(self._tasks, n, rows)) for rows in spouts) for n in _TREES}
+        return self._window(history.user_rows, self.latency(), trees)
 
     def sent_per_s(self) -> dict[Edge, float | None]:
         """Return the rows sent in a second, by edge."""
         if self._after is None or not self.seconds:
             return dict.fromkeys(self._history.edges)
-        grown = self._after.edges - (0 if self._before is None else self._before.edges)
-        return {edge: int(sent) / self.seconds for edge, sent in zip(self._history.edges, grown, strict=True)}
+        grown = _added(self._after.edges, self._before.edges if self._before else None)
+        return {edge: sent / self.seconds for edge, sent in zip(self._history.edges, grown, strict=True)}
 
     def loop(self, slot: str) -> tuple[tuple[int, ...], int] | None:
         """Return the time by state and the commits of a worker's loop; None when it has committed nothing."""
@@ -200,13 +202,14 @@ class Grown:
         old_us, old = self._before.loops.get(slot, ((0,) * len(new_us), 0)) if self._before else ((0,) * len(new_us), 0)
         return tuple(max(0, new - old) for new, old in zip(new_us, old_us, strict=True)), max(0, commits - old)
 
-    def _window(self, row: Numbers, tasks: Numbers, complete: Latency = Latency()) -> Window:  # noqa: B008 - it is frozen
-        counts = Counts(*(int(row[n]) for n in range(len(COUNTS))))
+    def _window(self, rows: range, complete: Latency = Latency(), trees: Mapping[int, int] | None = None) -> Window:  # noqa: B008 - it is frozen
+        columns = [self._history.column(self._tasks, n, rows) for n in range(len(_COLUMNS))]
+        sums = {n: sum(columns[n]) for n in range(len(COUNTS))} | dict(trees or {})
+        counts = Counts(*sums.values())
         if not self.seconds:
             return Window(0.0, counts, complete=complete)
-        shares = np.minimum(tasks[:, _BUSY:] / 1e6 / self.seconds, 1.0)
-        most = shares.max(axis=0) if len(shares) else np.zeros(1 + len(PAUSES))
-        paused = {cause: round(float(share), 4) for cause, share in zip(PAUSES, most[1:], strict=True) if share > 0}
+        busy = columns[_BUSY]
+        most = {cause: self._share(max(column, default=0)) for cause, column in zip(PAUSES, columns[_BUSY + 1 :], strict=True)}
         return Window(
             self.seconds,
             counts,
@@ -214,17 +217,24 @@ class Grown:
             counts.executed / self.seconds,
             counts.acked / self.seconds,
             counts.failed / self.seconds,
-            float(most[0]),
-            float(shares[:, 0].mean()) if len(shares) else 0.0,
-            paused,
-            int(row[_BUSY]) / 1000 / counts.executed if counts.executed else None,
+            self._share(max(busy, default=0)),
+            sum(map(self._share, busy)) / len(busy) if busy else 0.0,
+            {cause: round(share, 4) for cause, share in most.items() if share > 0},
+            sum(busy) / 1000 / counts.executed if counts.executed else None,
             complete,
         )
+
+    def _share(self, spent_us: int) -> float:
+        return min(spent_us / 1e6 / self.seconds, 1.0)
+
+
+def _added(after: Numbers, before: Numbers | None) -> Numbers:
+    return after if before is None else array("q", map(sub, after, before))
 
 
 def latency_of(buckets: Numbers) -> Latency:
     """Return a distribution from counts by bucket."""
-    counts = {bucket: count for bucket, count in enumerate(buckets.tolist()) if count > 0}
+    counts = {bucket: count for bucket, count in enumerate(buckets) if count > 0}
     total = sum(counts.values())
     if not total:
         return Latency()
