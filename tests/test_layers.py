@@ -83,6 +83,16 @@ DRIVER_LIBRARIES = {"redis", "kazoo"}
 # the entry points parse arguments and read files, and tests run without Spark, before they import what brings Spark along
 LAZY_WITHIN: dict[str, str | tuple[str, ...]] = {
     "app": "sparkstorm.app.",
+    "client": (  # what submits, writes savepoints, packs code or puts tuples back: who only looks starts without it
+        "sparkstorm.blobs.",
+        "sparkstorm.checkpoint.",
+        "sparkstorm.client.savepoints",
+        "sparkstorm.client.state_frames",
+        "sparkstorm.client.submission",
+        "sparkstorm.nimbus.validation",
+        "sparkstorm.transport.frames",
+        "sparkstorm.transport.initial_state",
+    ),
     "cli": "sparkstorm.",
     "testing": "sparkstorm.replay",
 }

@@ -7,11 +7,13 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from sparkstorm.client.handle import TopologyProgress
 from sparkstorm.model.names import counted
 from sparkstorm.model.topology import BAD_STREAM
+
+if TYPE_CHECKING:
+    from sparkstorm.client.handle import TopologyProgress
 
 _NARROWEST = 20  # a terminal that says it has fewer columns knows its width badly; half would hide all figures
 

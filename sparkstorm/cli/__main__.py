@@ -22,7 +22,7 @@ _HELP_COLUMN = 16
 _UNKNOWN = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 _WORD = re.compile(r"[\w-]+")
 
-_GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
+GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "run": {"jobs": ("submit", "run", "replay", "update", "follow", "cluster")},
     "look": {
         "topologies": ("list", "status", "tasks", "errors", "failures"),
@@ -99,9 +99,9 @@ def parser(verb: str = "") -> argparse.ArgumentParser:
     )
     made.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
     verbs = made.add_subparsers(required=True, metavar="VERB", help="one of those below; sparkstorm VERB --help says more")
-    groups = [_VerbGroup(title, verbs) for title in _GROUPS]
-    one = {name for modules in _GROUPS.values() for name, known in modules.items() if verb in known}
-    for group, modules in zip(groups, _GROUPS.values(), strict=True):
+    groups = [_VerbGroup(title, verbs) for title in GROUPS]
+    one = {name for modules in GROUPS.values() for name, known in modules.items() if verb in known}
+    for group, modules in zip(groups, GROUPS.values(), strict=True):
         for name in modules if not one else one & modules.keys():
             import_module(f"sparkstorm.cli.{name}").add_verbs(group)
     made.epilog = "\n\n".join(map(str, groups))

@@ -11,7 +11,6 @@ from typing import Any
 from sparkstorm import config
 from sparkstorm.cli.common import OK, write_json
 from sparkstorm.cli.terminal import columns, table
-from sparkstorm.scheduling.form.solve import answer_to
 
 _FORMS = {
     "svg": "write a picture",
@@ -61,6 +60,8 @@ def _problems(path: str, one_per_line: bool) -> Iterator[bytes]:
 
 def schedule(arguments: argparse.Namespace) -> int:
     """Answer scheduling problems, one line of JSON each; 1 when any was malformed or unreadable."""
+    from sparkstorm.scheduling.form.solve import answer_to
+
     status = 0
     for path in arguments.files:
         try:

@@ -28,7 +28,7 @@ from sparkstorm.insight.records import ClusterView, DriverView, ErrorView, TaskV
 from sparkstorm.model.failure import FailureGroup
 from sparkstorm.model.names import driver_of_node
 from sparkstorm.model.status import TopologyStatus
-from sparkstorm.nimbus.error_reports import FAILED as CANNOT_START
+from sparkstorm.scheduling.liveness import FAILED as CANNOT_START
 
 _COUNTS = ("emitted", "executed", "acked", "failed", "parked")
 

@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkstorm.blobs.attachments import read_attachments
-from sparkstorm.blobs.local_modules import named_in, pack_sources
-from sparkstorm.blobs.topology_code import classes_in, modules_of, pack_topology
 from sparkstorm.client.readings import StoreSource
 from sparkstorm.client.request_client import Progress
 from sparkstorm.client.service import NimbusService
@@ -97,6 +94,10 @@ class ClusterAccess:
 
 def packed(topology: Topology, by_value: Sequence[str] | None, conf: Mapping[str, Any]) -> bytes:
     """Return the bytes of a topology with the modules that workers do not have, its files and its archives."""
+    from sparkstorm.blobs.attachments import read_attachments
+    from sparkstorm.blobs.local_modules import named_in, pack_sources
+    from sparkstorm.blobs.topology_code import classes_in, modules_of, pack_topology
+
     modules = modules_of(topology) if by_value is None else by_value
     check_serializers(SubmissionSettings.of(conf).serializers, modules)
     named = named_in(pack_topology(topology, modules)) if by_value is None else ()

@@ -7,16 +7,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sparkstorm.checkpoint.files import read_checkpoint
-from sparkstorm.checkpoint.restore import Seeds
 from sparkstorm.client.access import ClusterAccess
 from sparkstorm.client.dead_letters import StoredLetters, kept_in
 from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.client.request_client import Progress
 from sparkstorm.client.service import NimbusService
-from sparkstorm.client.submission import SubmitOptions, sow
 from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.config import Conf
@@ -27,7 +24,10 @@ from sparkstorm.model.requests import HostMark, RebalancePlan, RequestKind, topo
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.settings import SubmissionSettings
-from sparkstorm.transport.initial_state import RedisSeeding
+
+if TYPE_CHECKING:
+    from sparkstorm.checkpoint.restore import Seeds
+    from sparkstorm.client.submission import SubmitOptions
 
 
 class ClusterClient(ClusterAccess):
@@ -147,6 +147,9 @@ class ClusterClient(ClusterAccess):
         `by_value` names modules that travel as they are in memory (default: those that define the components and are not
         installed); the local modules that they import travel as sources.
         """
+        from sparkstorm.checkpoint.files import read_checkpoint
+        from sparkstorm.checkpoint.restore import Seeds
+
         self.require_writer()
         conf = conf or {}
         seeds = None
@@ -202,5 +205,8 @@ class ClusterClient(ClusterAccess):
         return self.service.code_of(topology_id)
 
     def _sow(self, seeds: Seeds, conf: Mapping[str, Any], topology_id: str, component_by_task: Mapping[int, str]) -> None:
+        from sparkstorm.client.submission import sow
+        from sparkstorm.transport.initial_state import RedisSeeding
+
         with contextlib.closing(RedisSeeding(self._redis, topology_id)) as seeding:
             sow(seeds, seeding, conf, component_by_task)

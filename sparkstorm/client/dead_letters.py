@@ -17,7 +17,6 @@ from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.values.codec import Codec
-from sparkstorm.transport.frames import encode_replayed
 from sparkstorm.transport.keys import Keys
 
 Read = Callable[[int, str], list[tuple[str, bytes]]]
@@ -133,6 +132,8 @@ class StoredLetters:
 
     def _frame_of(self, id: str, data: bytes) -> tuple[str, int, bytes]:
         """Return id, task and frame of a letter; StoreInconsistentError when it does not fit the topology."""
+        from sparkstorm.transport.frames import encode_replayed
+
         letter = decoded(data)
         if letter is None:
             raise StoreInconsistentError(f"dead letter {id} of {self.topology_id} cannot be read; it can only be dropped")

@@ -8,14 +8,12 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkstorm.client.access import ClusterAccess
 from sparkstorm.client.dead_letters import StoredLetters
 from sparkstorm.client.readings import StoreSource
 from sparkstorm.client.request_client import Progress as Steps
-from sparkstorm.client.savepoints import Source, write_in_time
-from sparkstorm.client.state_frames import state_frame
 from sparkstorm.client.tap import Sample, samples
 from sparkstorm.client.upgrade import Upgrades
 from sparkstorm.client.worker_problems import worker_problems
@@ -31,6 +29,9 @@ from sparkstorm.model.topology import DEFAULT_STREAM, Topology
 from sparkstorm.transport.keys import tap_name
 from sparkstorm.transport.progress import Progress, TaskCounts, merge, percentile_ms
 from sparkstorm.transport.reader import RedisReader
+
+if TYPE_CHECKING:
+    from sparkstorm.client.savepoints import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +167,8 @@ class TopologyHandle:
         known = {info.component_id for info in self.tasks().values()}
         if component not in known:
             raise ValueError(f"{self.name} has no component '{component}', only {', '.join(sorted(known))}")
+        from sparkstorm.client.state_frames import state_frame
+
         return state_frame(self._source().kept(component), spark)
 
     frame = state_frame
@@ -281,6 +284,8 @@ class TopologyHandle:
         Spouts rest meanwhile; then they go on, unless `is_last`: the topology is killed. CheckpointError names what is still
         under way after `patience_secs`, and changes nothing.
         """
+        from sparkstorm.client.savepoints import write_in_time
+
         status = self.status()
         if status not in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE):
             raise NotAliveError(f"{self.topology_id} is {status or 'gone'}: a savepoint needs one that is ACTIVE or INACTIVE")
@@ -364,6 +369,8 @@ class TopologyHandle:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _source(self) -> Source:
+        from sparkstorm.client.savepoints import Source
+
         return Source(self.tasks(), self._reader)
 
     def _merged(self) -> Progress:

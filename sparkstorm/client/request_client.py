@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from sparkstorm import errors
 from sparkstorm.blobs.store import BlobStore
-from sparkstorm.client.submission import owner_of_this_process
 from sparkstorm.clock import Clock
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import (
@@ -256,6 +256,14 @@ def _error_of(outcome: Outcome) -> SparkStormError:
     kind = getattr(errors, outcome.error_kind, SparkStormError)
     is_ours = isinstance(kind, type) and issubclass(kind, SparkStormError)
     return (kind if is_ours else SparkStormError)(outcome.error)
+
+
+def owner_of_this_process() -> str:
+    """Return the user's name; in a container whose user has none, its number."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return f"uid-{os.geteuid()}"
 
 
 def client_name() -> str:

@@ -10,11 +10,10 @@ import contextlib
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.client.request_client import PendingRequest, Progress, RequestClient, WaitUntil, client_name, wait_in_real_time
-from sparkstorm.client.submission import Seed, SubmitOptions, prepare, wait_copies
 from sparkstorm.clock import Clock
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import (
@@ -45,8 +44,10 @@ from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology, validate_name
 from sparkstorm.model.upgrade import UpgradeOptions
 from sparkstorm.nimbus.cluster_reader import conf_bytes, conf_from_bytes
-from sparkstorm.nimbus.validation import check_shadowed, check_upgraded_outline, checked_rebalance, upgrade_options
 from sparkstorm.settings import SubmissionSettings, UpgradeSettings
+
+if TYPE_CHECKING:
+    from sparkstorm.client.submission import Seed, SubmitOptions
 
 
 class NimbusService:
@@ -165,6 +166,8 @@ class NimbusService:
         topology_id: str = "",
     ) -> Request:
         """Make a request to rebalance, its options checked against what runs under that name now."""
+        from sparkstorm.nimbus.validation import checked_rebalance
+
         base = self.require(name, topology_id)
         checked = checked_rebalance(name, options, self._outline(base), self._conf)
         wait_ms = _millis(name, wait_secs)
@@ -207,6 +210,8 @@ class NimbusService:
 
     def _prepare(self, name: str, topology: Topology, conf: Mapping[str, Any]) -> tuple[str, dict[str, Any], TopologyOutline]:
         """Check name, configuration and topology, once; a new id, the topology's own configuration and its outline."""
+        from sparkstorm.client.submission import prepare
+
         topology_id = f"{name}-{self._state.next_submission_number()}-{self._clock.now_ms() // 1000}"
         own_conf, outline = prepare(topology_id, name, topology, conf, self._conf)
         return topology_id, own_conf, outline
@@ -216,6 +221,9 @@ class NimbusService:
 
         Its first batch of workers, chosen by topology.upgrade.* (S0.6), restarts with the new code.
         """
+        from sparkstorm.client.submission import prepare
+        from sparkstorm.nimbus.validation import check_shadowed, check_upgraded_outline, upgrade_options
+
         validate_name(name)
         running = self.require(name)
         own_conf, outline = prepare(running.topology_id, name, topology, conf, self._conf)
@@ -243,6 +251,8 @@ class NimbusService:
         self.ask(RequestKind.ROLLBACK_UPGRADE, name, topology_id)
 
     def _check_options(self, name: str, options: SubmitOptions | None) -> SubmitOptions:
+        from sparkstorm.client.submission import SubmitOptions
+
         options = options or SubmitOptions()
         if options.status not in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE):
             raise InvalidTopologyError(f"topology {name} cannot start as {options.status}, only ACTIVE or INACTIVE")
@@ -300,6 +310,8 @@ class NimbusService:
         **details: Any,
     ) -> Request:
         """Store code, configuration and outline; make the request that names them."""
+        from sparkstorm.client.submission import wait_copies
+
         topology_id, now_ms = base.topology_id, self._clock.now_ms()
         code_key, conf_key = self._blobs.put(code, now_ms), self._blobs.put(conf_bytes(own_conf), now_ms)
         base = replace(base, launch_ms=now_ms, code_key=code_key, conf_key=conf_key)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
-import pwd
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,6 +12,7 @@ from sparkstorm.api.components import Stateful
 from sparkstorm.api.windows import check_times
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.checkpoint.restore import Seeds
+from sparkstorm.client.request_client import owner_of_this_process
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
 from sparkstorm.executor.lazy_state import LazyState
 from sparkstorm.model.normalise import check_own_conf, normalise_conf, normalise_topology, validate_sizes
@@ -31,14 +30,6 @@ from sparkstorm.settings import NimbusSettings, RequestSettings, StateSettings, 
 _LOG = logging.getLogger(__name__)
 _NO_BASE: Any = None
 _SOWN_AT_ONCE = 4096  # keys of a task
-
-
-def owner_of_this_process() -> str:
-    """The user's name; in a container whose user has none, its number."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return f"uid-{os.geteuid()}"
 
 
 @dataclass(frozen=True, slots=True)

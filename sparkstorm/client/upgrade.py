@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkstorm.blobs.trial import try_code
 from sparkstorm.client.access import ClusterAccess
 from sparkstorm.client.request_client import Progress as Steps
 from sparkstorm.clock import SystemClock
@@ -70,6 +69,8 @@ class Upgrades:
         The new code is opened in a fresh process first. InvalidTopologyError when it does not open, or when it has other
         components, tasks, inputs or fields; IllegalTransitionError unless the topology is ACTIVE.
         """
+        from sparkstorm.blobs.trial import try_code
+
         self._cluster.requests.require(self._name, self.topology_id)
         options = {
             "topology.upgrade.force": is_forced,

@@ -17,12 +17,11 @@ from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.worker_spec import read_mark
 from sparkstorm.nimbus.cluster_reader import Reading
 from sparkstorm.nimbus.heartbeat_monitor import Alive
-from sparkstorm.scheduling.liveness import RUNNING
+from sparkstorm.scheduling.liveness import FAILED, RUNNING
 from sparkstorm.scheduling.snapshot import KnownTopology, Snapshot
 
 _LOG = logging.getLogger(__name__)
 _MOST_CHARS = 600  # of the sentence in a topology's base
-FAILED = "FAILED"  # the state of a beat whose worker failed topology.worker.max.start.failures times in a row
 
 
 class ErrorReports:

@@ -16,6 +16,7 @@ from sparkstorm.model.status import TopologyStatus
 from sparkstorm.scheduling.snapshot import Snapshot
 
 RUNNING = "RUNNING"  # the heartbeat's state in which its executors count as alive; in any other only the slot does
+FAILED = "FAILED"  # the state of a worker that failed topology.worker.max.start.failures times in a row
 Worker = tuple[str, WorkerSlot]  # topology id and slot
 
 
