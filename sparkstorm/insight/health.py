@@ -17,7 +17,7 @@ from sparkstorm.transport.progress import PAUSES, Progress, TaskCounts, merge, p
 
 _SLOW = 0.8  # busy share; at 0.4 a task that keeps up would be called slow, at 1.0 hardly any ever would
 _HELD = 0.1  # paused share; half of it is the noise of a pause between two commits
-_FAULTY = 0.01  # failed or late inputs per executed one
+_FAULTY = 0.01  # failed or late inputs per executed one, failed trees per ended one
 _LONG_MS = 10_000  # that a tree waits: a third of the default time-out; half is a pause after a restart, with the double some fail
 _GROWING_MS = 1_000  # least wait that is called growing: half is a busy host's noise, with the double it is found a second later
 _GROWING = 0.3  # of the time between the looks: 1.0 would be a standstill, at 0.1 chance would be enough
@@ -55,6 +55,7 @@ class TaskLoad:
     late: int = 0
     executed: int = 0
     paused: Mapping[str, float] = field(default_factory=dict)  # by cause
+    acked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,7 @@ def _load(task: int, slot: str, old: TaskCounts, new: TaskCounts, elapsed_ms: in
         grown("late"),
         grown("executed"),
         {cause: share for cause, share in paused.items() if share},
+        grown("acked"),
     )
 
 
@@ -233,8 +235,9 @@ def culprits(of: Iterable[TaskLoad], edges: Iterable[EdgeAudit] = (), waits: Cul
 def _of_component(component: str, tasks: Sequence[TaskLoad], busiest: TaskLoad | None) -> list[Culprit]:
     found = []
     executed, failed, late = (sum(values) for values in zip(*((t.executed, t.failed, t.late) for t in tasks), strict=True))
-    if failed and failed >= _FAULTY * executed:
-        what = f"{failed:,} of {executed:,} executed inputs failed" if executed else f"{counted(failed, 'tree')} failed"
+    ended = failed + sum(load.acked for load in tasks)  # trees, of a spout: it executes nothing
+    if failed and failed >= _FAULTY * (executed or ended):
+        what = f"{failed:,} of {executed:,} executed inputs failed" if executed else f"{failed:,} of {counted(ended, 'tree')} failed"
         found.append(Culprit(Fault.FAILING, component, f"{component}: {what}"))
     if late and late >= _FAULTY * executed:
         found.append(Culprit(Fault.LATE, component, f"{component}: {late:,} of {executed:,} inputs came too late"))

@@ -47,6 +47,9 @@ def test_a_topology_that_is_well_keeps_up() -> None:
     [
         ({"count_2": {"busy_us": 900}}, [(Fault.SLOW, "count")]),
         ({"count_2": {"failed": 0.02}}, [(Fault.FAILING, "count")]),
+        ({"lines_1": {"executed": 0, "acked": 1, "failed": 0.02}}, [(Fault.FAILING, "lines")]),
+        ({"lines_1": {"executed": 0, "acked": 1, "failed": 0.005}}, []),
+        ({"lines_1": {"executed": 0, "failed": 0.001}}, [(Fault.FAILING, "lines")]),
         ({"count_3": {"late": 0.05}}, [(Fault.LATE, "count")]),
         ({"count_3": {"late": 0.005}}, []),
         (
