@@ -43,7 +43,7 @@ from sparkstorm.testing.local_topology import LocalTopology, MomentReader
 from sparkstorm.testing.sim_data import DataPlane
 from sparkstorm.testing.sim_slot import KEY, Duty, SimNode, SimSlot
 from sparkstorm.testing.simulation import Simulation
-from sparkstorm.transport.local import LocalReader, LocalSeeding
+from sparkstorm.transport.local_reader import LocalReader, LocalSeeding
 from sparkstorm.transport.progress import TaskCounts
 
 _FIRST_PORT = 6700

@@ -21,7 +21,8 @@ from sparkstorm.supervisor.supervisor import part_of
 from sparkstorm.testing.sim_data import TopologyData
 from sparkstorm.testing.sim_slot import SimSlot
 from sparkstorm.testing.sim_transport import Arrivals
-from sparkstorm.transport.local import LocalReader, LocalStore
+from sparkstorm.transport.local import LocalStore
+from sparkstorm.transport.local_reader import LocalReader
 from sparkstorm.transport.progress import Progress, TaskCounts, merge
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 

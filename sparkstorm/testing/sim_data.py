@@ -10,7 +10,8 @@ from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.testing.sim_transport import Arrivals
-from sparkstorm.transport.local import LocalReader, LocalStore
+from sparkstorm.transport.local import LocalStore
+from sparkstorm.transport.local_reader import LocalReader
 
 Opened = tuple[Topology, Callable[[str], Any]]
 

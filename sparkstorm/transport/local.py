@@ -1,13 +1,17 @@
-"""In-process twin of the Redis transport: the same laws over plain dicts, for simulation and LocalCluster."""
+"""In-process twin of the Redis transport: the same laws over plain dicts, for simulation and LocalCluster.
+
+Law: whatever tests/contracts asks of Redis, the twin does too, refusals and losses included; a simulation is worth as much
+as that. Left out: a fake Redis below redis.py, which would test our knowledge of Redis and need its scripts carried out.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sparkstorm.errors import FencedError, NotAliveError, StoreFullError, StoreRolledBackError
+from sparkstorm.errors import FencedError, StoreFullError, StoreRolledBackError
 from sparkstorm.transport.base import (
     MOST_DEAD_LETTERS,
     MOST_SAMPLES,
@@ -26,7 +30,9 @@ from sparkstorm.transport.store_loss import loss_text, lost_error
 
 
 @dataclass(slots=True)
-class _TaskKeys:
+class TaskKeys:
+    """All that is stored of one task."""
+
     stream: list[tuple[int, bytes]] = field(default_factory=list)  # (number, frame), oldest first
     last_number: int = 0
     cursor: Cursor = START
@@ -43,10 +49,11 @@ class LocalStore:
 
     def __init__(self, max_bytes: int | None = None, topology_id: str = "") -> None:
         self.topology_id = topology_id
-        self.task_keys: dict[int, _TaskKeys] = {}
+        self.task_keys: dict[int, TaskKeys] = {}
         self.generation = 0
         self.incarnation = ""
         self.origin = ""
+        # What claim.lua keeps as took: and left: beside the incarnation.
         self.former: dict[str, int | None] = {}  # incarnations that this one follows: their last write left, None once accepted
         self.step = 0  # number of the newest write
         self.seq_by_owner: dict[str, int] = {}
@@ -56,16 +63,21 @@ class LocalStore:
         self.letters_so_far = 0
         self.quarantine: list[bytes] = []
         self.max_bytes = max_bytes
+        # Apart from max_bytes: a full memory still takes what frees, a full disk takes nothing
+        # (laws 6 and 8).
         self.is_disk_full = False  # every write is refused, whatever it frees
+        # In place of a connection that is made anew: it tells owners that they have to look for
+        # what they have read.
         self.restores = 0
         self.taps: dict[str, list[tuple[int, bytes]]] = {}  # samples by open tap, numbered from 1; no time closes one
         self.has_ended = False  # the tombstone; no time takes it away
 
-    def task(self, task: int) -> _TaskKeys:
+    def task(self, task: int) -> TaskKeys:
         """The keys of one task."""
+        # No defaultdict: a look at a task that has no keys is a look, and must not make any.
         keys = self.task_keys.get(task)
         if keys is None:
-            keys = self.task_keys[task] = _TaskKeys()
+            keys = self.task_keys[task] = TaskKeys()
         return keys
 
     def used_bytes(self) -> int:
@@ -79,7 +91,7 @@ class LocalStore:
 
     def holds_data(self) -> bool:
         """Return whether anything but dead letters and tombstone is stored."""
-        return bool(self.seq_by_owner or self.progress_by_owner or any(keys != _TaskKeys() for keys in self.task_keys.values()))
+        return bool(self.seq_by_owner or self.progress_by_owner or any(keys != TaskKeys() for keys in self.task_keys.values()))
 
     def end(self) -> None:
         """Become empty but for the dead letters, for good."""
@@ -94,6 +106,8 @@ class LocalStore:
 
     def checkpoint(self) -> dict[str, object]:
         """A copy to go back to, as a store that loses its tail would."""
+        # All fields, without naming them: one that were forgotten here would survive a loss that
+        # Redis does not survive.
         return copy.deepcopy(self.__dict__)
 
     def restore(self, checkpoint: dict[str, object]) -> None:
@@ -102,6 +116,8 @@ class LocalStore:
         restores, last_numbers = self.restores, {task: keys.last_number for task, keys in self.task_keys.items()}
         self.__dict__.update(copy.deepcopy(checkpoint))
         self.restores = restores + 1
+        # Ids in Redis begin with its clock. A number given twice would make a frame that was lost
+        # look like the one that came after it.
         for task, number in last_numbers.items():
             self.task(task).last_number = number
 
@@ -114,6 +130,8 @@ class LocalTransport:
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
+        # As a Redis transport keeps it, to ask with it whether the store still stands where this
+        # owner left it.
         self._standing = Commit("", {}, 0, 0)  # the last commit known to stand
         self._brought: dict[int, deque[tuple[int, int]]] = {}  # frames read and not consumed: (number, bytes)
         self._restores = store.restores
@@ -129,6 +147,8 @@ class LocalTransport:
                 raise FencedError(f"task {task} belongs to token {store.task(task).fence} now")
         loss = self._recognise(expected or Expected())
         store.step += 1
+        # A watermark of an owner without tasks would hold time-outs back for ever: nobody commits
+        # under its name any more.
         former = {store.task(task).owner for task in token_by_task}
         for task, token in token_by_task.items():
             store.task(task).fence, store.task(task).owner = token, owner
@@ -138,7 +158,7 @@ class LocalTransport:
         self._standing = Commit(owner, dict(token_by_task), store.generation, seq)
         self._brought = {task: deque() for task in token_by_task}
         self._restores = store.restores
-        records = {t: _record(store.task(t)) for t in token_by_task}
+        records = {t: record_of(store.task(t)) for t in token_by_task}
         progress = store.progress_by_owner.get(owner, b"")
         return Claim(store.generation, seq, progress, records, store.incarnation, store.step, store.origin, loss)
 
@@ -146,7 +166,10 @@ class LocalTransport:
         """Check, then apply; nothing can fail in between."""
         store = self._store
         self._require_standing(commit, stored=(commit.seq, commit.seq - 1))
+        # Else the same commit again, whose answer was lost: it is answered and not applied.
         if store.seq_by_owner.get(commit.owner, 0) == commit.seq - 1:
+            # Lost frames before a full store, as in the script: a commit that may not be made must
+            # not be waited for.
             self._refuse_lost_frames(commit)
             store.refuse_without_disk()
             self._refuse_when_full(commit)
@@ -162,6 +185,7 @@ class LocalTransport:
 
     def in_doubt(self) -> InDoubt:
         """Return what this owner knows of its last commit, and the entries that it has read and not consumed."""
+        # Copied: what the owner reads next must not change what it knew when the answer was lost.
         return self._standing, {task: deque(brought) for task, brought in self._brought.items()}
 
     def forget_answer(self, before: InDoubt) -> None:
@@ -170,6 +194,8 @@ class LocalTransport:
 
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
         """Entries behind the given ids."""
+        # A poll asks too, not only a commit: an owner without work would otherwise wait for frames
+        # that are gone.
         if self._restores != self._store.restores:
             self._require_standing(self._standing, stored=(self._standing.seq,))
             self._refuse_lost_frames(self._standing)
@@ -232,6 +258,9 @@ class LocalTransport:
             is_behind = store.step < known.step or store.generation < known.generation
             is_lost = store.step < known.floor
         elif known is not None and known.incarnation not in store.former:
+            # What a first claimer without a mark has begun is taken for empty: a FLUSHALL in the
+            # first seconds left no mark with a floor and passed for a lost tail, and sources read
+            # again from their beginning.
             left = store.step if known.generation else 0  # 0: emptied, see claim.lua
             is_behind, is_lost = True, not left or known.floor > 0
         elif known is not None and (found := store.former[known.incarnation]) is not None:
@@ -243,6 +272,8 @@ class LocalTransport:
             store.former = {**store.former, known.incarnation: None}
         if known is not None and is_behind:
             store.former = store.former | dict.fromkeys((known.incarnation, store.incarnation), None if is_lost else store.step)
+            # Behind the newest known write, so that no mark of the former incarnation accuses the
+            # new one.
             store.step = max(store.step, known.step)
             store.generation = max(store.generation, known.generation) + 1
         store.origin = store.origin or store.topology_id
@@ -255,6 +286,8 @@ class LocalTransport:
         store = self._store
         for task, token in commit.token_by_task.items():
             fence = store.task(task).fence
+            # An older token than its owner's can only mean that the store has lost the claim; a
+            # newer one, that there is a successor.
             if 0 < fence < token:
                 self._roll_back(commit, is_store_behind=True)
             if fence != token:
@@ -266,6 +299,8 @@ class LocalTransport:
     def _roll_back(self, commit: Commit, is_store_behind: bool) -> None:
         store = self._store
         found = f"generation {store.generation}, seq {store.seq_by_owner.get(commit.owner, 0)}"
+        # Only the first who finds it raises the generation: each further rise would send owners
+        # away who have claimed anew.
         if is_store_behind and store.generation == commit.generation:
             store.generation += 1
         raise StoreRolledBackError(f"commit {commit.seq} of {commit.owner} in generation {commit.generation} found {found}")
@@ -302,6 +337,8 @@ class LocalTransport:
             keys.stream = [(n, data) for n, data in keys.stream if n > _number(cursor.entry)]
         for task, size in commit.drained_bytes.items():
             keys = store.task(task)
+            # 0 where nothing is left: frames of strangers, which nobody counted, must not make the
+            # sum wrong for ever.
             keys.backlog = keys.backlog - size if keys.stream else 0
         self._apply_records(commit)
 
@@ -330,118 +367,8 @@ class LocalTransport:
             store.low_by_owner[commit.owner] = commit.low_ms
 
 
-class LocalReader:
-    """Reader over a LocalStore."""
-
-    def __init__(self, store: LocalStore) -> None:
-        self._store = store
-
-    def progress(self) -> dict[str, bytes]:
-        """Progress record of every owner."""
-        return dict(self._store.progress_by_owner)
-
-    def backlog(self) -> dict[int, int]:
-        """Bytes that wait in each task's stream."""
-        return {task: keys.backlog for task, keys in self._store.task_keys.items()}
-
-    def record(self, task: int) -> TaskRecord:
-        """Return the stored record of a task."""
-        return _record(self._store.task(task))
-
-    def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
-        """Yield a task's base, at once."""
-        yield list(self._store.task(task).base.items())
-
-    def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
-        """Return the oldest dead letters with ids greater than `after`, with their ids."""
-        behind = int(after.partition("-")[0])
-        return [(f"{number}-0", data) for number, data in self._store.dead_letters if number > behind][:limit]
-
-    def letters(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """Return dead letters by id."""
-        kept = {f"{number}-0": data for number, data in self._store.dead_letters}
-        return {id: kept[id] for id in ids if id in kept}
-
-    def put_back(self, letters: Sequence[tuple[str, int, bytes]]) -> list[str]:
-        """Move dead letters, as frames, into the streams of their tasks; return the ids that were there."""
-        for _, task, _ in letters:
-            if not self._store.task(task).fence:
-                raise NotAliveError(f"no worker has claimed task {task} yet; replay its dead letters later")
-        self._store.refuse_without_disk()
-        return [id for id, task, frame in letters if self._moved(id, self._store.task(task), frame)]
-
-    def _moved(self, id: str, keys: _TaskKeys, frame: bytes) -> bool:
-        if not self.drop_dead_letter(id):
-            return False
-        keys.last_number += 1
-        keys.stream.append((keys.last_number, frame))
-        keys.backlog += len(frame)
-        self._store.step += 1
-        return True
-
-    def count_dead_letters(self) -> int:
-        """Return how many dead letters are kept."""
-        return len(self._store.dead_letters)
-
-    def drop_dead_letter(self, id: str) -> bool:
-        """Delete one dead letter."""
-        kept = [each for each in self._store.dead_letters if f"{each[0]}-0" != id]
-        is_there = len(kept) < len(self._store.dead_letters)
-        self._store.dead_letters[:] = kept
-        return is_there
-
-    def drop_dead_letters(self) -> int:
-        """Delete the dead letters."""
-        count = len(self._store.dead_letters)
-        self._store.dead_letters.clear()
-        return count
-
-    def open_tap(self, name: str) -> str:
-        """Open a tap for good."""
-        samples = self._store.taps.setdefault(name, [])
-        return f"{samples[-1][0]}-0" if samples else START.entry
-
-    def samples(self, name: str, after: str) -> list[tuple[str, bytes]]:
-        """Return a tap's samples with ids greater than `after`, with their ids."""
-        behind = int(after.partition("-")[0])
-        return [(f"{number}-0", data) for number, data in self._store.taps.get(name, ()) if number > behind]
-
-    def delete(self) -> None:
-        """Forget everything but the dead letters, and leave a tombstone."""
-        self._store.end()
-
-
-class LocalSeeding:
-    """The twin of RedisSeeding, under the same laws."""
-
-    def __init__(self, store: LocalStore) -> None:
-        self._store = store
-
-    def sow(self, task: int, entries: Iterable[bytes]) -> None:
-        """Give a task its journal."""
-        self._unclaimed(task).journal = list(entries)
-
-    def clear_base(self, task: int) -> None:
-        """Empty the base of a task that has no journal yet."""
-        if not (keys := self._unclaimed(task)).journal:
-            keys.base.clear()
-
-    def add_base(self, task: int, pairs: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Write packed keys and values of a task that has no journal yet."""
-        if not (keys := self._unclaimed(task)).journal:
-            keys.base.update((key, value) for key, value in pairs if value is not None)
-
-    def base_size(self, task: int) -> int:
-        """Return the number of keys."""
-        return len(self._unclaimed(task).base)
-
-    def _unclaimed(self, task: int) -> _TaskKeys:
-        if self._store.has_ended or any(keys.fence for keys in self._store.task_keys.values()):
-            raise FencedError("the topology has run or ended already: what its tasks have is newer than any checkpoint")
-        return self._store.task(task)
-
-
-def _record(keys: _TaskKeys) -> TaskRecord:
+def record_of(keys: TaskKeys) -> TaskRecord:
+    """Return what a claim or a reader gets of a task."""
     last = f"{keys.stream[-1][0]}-0" if keys.stream else "0-0"
     return TaskRecord(keys.cursor, list(keys.journal), dict(keys.held), last)
 

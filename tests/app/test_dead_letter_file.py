@@ -16,7 +16,8 @@ from sparkstorm.errors import StoreInconsistentError, StoreUnavailableError
 from sparkstorm.model.dead_letter import Cause, DeadLetter
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.values.codec import Codec
-from sparkstorm.transport.local import LocalReader, LocalStore
+from sparkstorm.transport.local import LocalStore
+from sparkstorm.transport.local_reader import LocalReader
 
 FAILURE = Failure(FailureKind.RAISED, "ValueError: bad 7 (parse.py, line 12)", "parse", 3, time_ms=1_700_000_000_000)
 LETTER = DeadLetter(FAILURE, "lines", 1, "default", ("line",), ("x",), 4)

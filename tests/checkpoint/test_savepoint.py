@@ -29,7 +29,7 @@ from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.tagged import read_value
 from sparkstorm.replay import checkpoint_states, replay_locally
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Shared
-from sparkstorm.transport.local import LocalReader
+from sparkstorm.transport.local_reader import LocalReader
 from tests.topologies import Count, word_count
 from tests.worker.building import Collecting, chain
 

@@ -19,7 +19,8 @@ from sparkstorm.model.status import TopologyStatus
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared
 from sparkstorm.testing.local_topology import LocalTopology
 from sparkstorm.transport.base import Commit
-from sparkstorm.transport.local import LocalReader, LocalTransport
+from sparkstorm.transport.local import LocalTransport
+from sparkstorm.transport.local_reader import LocalReader
 from sparkstorm.windowing.timers import Timer
 
 FEW = {"topology.max.retries": 0, "topology.acker.executors": 1}

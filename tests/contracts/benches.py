@@ -15,7 +15,8 @@ from sparkstorm.nimbus.redis_cleanup import RedisRetirement
 from sparkstorm.testing.sim_data import DataPlane
 from sparkstorm.testing.system.proxy import TcpProxy, redis_request
 from sparkstorm.transport.base import Cursor, Entry, Reader, Transport
-from sparkstorm.transport.local import LocalReader, LocalStore, LocalTransport
+from sparkstorm.transport.local import LocalStore, LocalTransport
+from sparkstorm.transport.local_reader import LocalReader
 from sparkstorm.transport.reader import RedisReader
 from sparkstorm.transport.redis import RedisTransport
 from tests.waiting import wait_until

@@ -8,7 +8,7 @@ import pytest
 
 from sparkstorm.errors import FencedError
 from sparkstorm.transport.initial_state import RedisSeeding
-from sparkstorm.transport.local import LocalSeeding
+from sparkstorm.transport.local_reader import LocalSeeding
 from tests.contracts.benches import Bench, LocalBench, RedisBench
 
 Seeding = LocalSeeding | RedisSeeding

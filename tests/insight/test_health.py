@@ -13,7 +13,7 @@ from sparkstorm.insight.audit import EdgeAudit, audit
 from sparkstorm.insight.health import Culprit, Fault, Look, culprits, examine, loads, sentence
 from sparkstorm.insight.sampler import Sampler
 from sparkstorm.testing import FeederSpout, LocalCluster
-from sparkstorm.transport.local import LocalReader
+from sparkstorm.transport.local_reader import LocalReader
 from sparkstorm.transport.progress import EdgeCounts, Progress, TaskCounts, latency_bucket
 from tests.worker.building import Pass
 

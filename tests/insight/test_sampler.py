@@ -94,7 +94,7 @@ def test_a_redis_that_is_away_leaves_the_last_counts(monkeypatch: pytest.MonkeyP
         def refuse(_: object) -> None:
             raise StoreUnavailableError("Redis does not answer")
 
-        monkeypatch.setattr("sparkstorm.transport.local.LocalReader.progress", refuse)
+        monkeypatch.setattr("sparkstorm.transport.local_reader.LocalReader.progress", refuse)
         run.pass_seconds(2)
         view, cluster = run.sampler.topology("words"), run.sampler.cluster()
         assert view.problem == "Redis does not answer" and view.counts == before.counts and view.read_ms == before.read_ms

@@ -12,7 +12,8 @@ from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import FencedError, InvalidConfigError
 from sparkstorm.transport.base import Commit
-from sparkstorm.transport.local import LocalSeeding, LocalStore, LocalTransport
+from sparkstorm.transport.local import LocalStore, LocalTransport
+from sparkstorm.transport.local_reader import LocalSeeding
 from tests.nimbus.nimbus_bench import CODE, KEY, Bench, wordcount
 
 FROM = {"topology.workers": 2, "topology.from.checkpoint": "some/folder"}

@@ -24,7 +24,7 @@ from sparkstorm.model.topology import MASTER, Topology
 from sparkstorm.model.upgrade import UpgradeOptions, UpgradeState
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.testing.sim_slot import SimSlot
-from sparkstorm.transport.local import LocalReader
+from sparkstorm.transport.local_reader import LocalReader
 from tests.nimbus.fuses import WRITES, Fuse
 
 WORKERS = 4

@@ -6,7 +6,8 @@ import pytest
 
 from sparkstorm.errors import StoreFullError, StoreRolledBackError
 from sparkstorm.transport.base import START, Commit, Cursor
-from sparkstorm.transport.local import LocalReader, LocalStore, LocalTransport
+from sparkstorm.transport.local import LocalStore, LocalTransport
+from sparkstorm.transport.local_reader import LocalReader
 
 
 def test_a_full_store_refuses_growth_as_a_whole_and_drains_to_exact_counts() -> None:

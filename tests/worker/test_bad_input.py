@@ -30,7 +30,8 @@ from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.recording.capsule_files import read_capsule
 from sparkstorm.supervisor.node_dir import NodeDir
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
-from sparkstorm.transport.local import LocalReader, LocalStore
+from sparkstorm.transport.local import LocalStore
+from sparkstorm.transport.local_reader import LocalReader
 from sparkstorm.transport.progress import Progress
 from tests.worker.building import Collecting, chain
 

@@ -26,7 +26,8 @@ from sparkstorm.nimbus.validation import check_upgraded_outline
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.sim_transport import SimTransport
-from sparkstorm.transport.local import LocalReader, LocalSeeding, LocalStore
+from sparkstorm.transport.local import LocalStore
+from sparkstorm.transport.local_reader import LocalReader, LocalSeeding
 
 LAZY: dict[str, Any] = {"topology.state.backend": "lazy", "topology.state.cache.keys": 4}
 MEMORY: dict[str, Any] = {"topology.state.backend": "memory"}

@@ -12,7 +12,7 @@ from sparkstorm.clock import SystemClock
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from sparkstorm.transport.base import START
-from sparkstorm.transport.local import LocalReader
+from sparkstorm.transport.local_reader import LocalReader
 
 
 class Split(BasicBolt):
