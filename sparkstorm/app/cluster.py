@@ -44,9 +44,9 @@ from sparkstorm.hosting.spark_security import check_given, remove_at_exit, secur
 from sparkstorm.model.names import driver_of_node
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.guarded_scheduler import GuardedScheduler
+from sparkstorm.nimbus.hooks import NimbusHooks, TopologyActionListener
 from sparkstorm.nimbus.leader_election import LeaderStore, own_name
 from sparkstorm.nimbus.nimbus import Nimbus
-from sparkstorm.nimbus.parts import TopologyActionListener
 from sparkstorm.nimbus.redis_cleanup import RedisRetirement
 from sparkstorm.scheduling.per_topology import chosen_scheduler
 from sparkstorm.settings import DriverSettings, ZooKeeperSettings
@@ -228,10 +228,15 @@ class Cluster:
         store = LeaderStore(session)
         state, wake = StormState(store, self._key), threading.Event()
         blobs = BlobStore(state, self._bytes_store, self._key)
-        nimbus = Nimbus(state, blobs, chosen_scheduler(self.conf, GuardedScheduler), self.conf, own_name(), wake.set)
-        nimbus.cleanup.retirement = RedisRetirement(self.redis_address)
-        nimbus.listeners = self.listeners
-        nimbus.driver, nimbus.depose, nimbus.on_lead = self._office.me, self._office.depose, self._publish_conf
+        hooks = NimbusHooks(
+            wake=wake.set,
+            on_lead=self._publish_conf,
+            depose=self._office.depose,
+            driver=self._office.me,
+            retirement=RedisRetirement(self.redis_address),
+            listeners=self.listeners,
+        )
+        nimbus = Nimbus(state, blobs, chosen_scheduler(self.conf, GuardedScheduler), self.conf, own_name(), hooks)
         self._nimbus = NimbusThread(nimbus, self.clock, wake, store.close, session.hurry)
         self._nimbus.start()
 

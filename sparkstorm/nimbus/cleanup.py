@@ -2,7 +2,7 @@
 
 Laws: nothing is removed that an open request or a hot deploy names; each step may be cut and is taken up again by the next
 Nimbus, because the base goes last. What is done in Redis may be done again, however late, by a leader that was deposed
-meanwhile: an id ends once and never comes back (`TopologyRetirement`), and an id that is forgotten has lost the mark
+meanwhile: an id ends once and never comes back (`hooks.TopologyRetirement`), and an id that is forgotten has lost the mark
 of its initial state first, by a write that only the leader can make.
 Left out: JStorm's sleep of ten seconds between the end of the workers and that of their records, and a list of what is to be
 deleted: what exists is compared with what is named, so nothing is lost with a list.
@@ -11,7 +11,6 @@ deleted: what exists is compared with what is named, so nothing is lost with a l
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Protocol
 
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.storm_state import StormState
@@ -20,6 +19,7 @@ from sparkstorm.model.assignment import TopologyBase
 from sparkstorm.model.requests import is_id_of, topology_name
 from sparkstorm.model.status import Action, PendingAction, TopologyStatus
 from sparkstorm.nimbus.cluster_reader import Reading
+from sparkstorm.nimbus.hooks import NimbusHooks
 from sparkstorm.settings import NimbusSettings
 
 _LOG = logging.getLogger(__name__)
@@ -31,48 +31,11 @@ _FORGOTTEN_MS = (
 )
 
 
-class TopologyRetirement(Protocol):
-    """Told when a topology is removed, to delete what it left elsewhere (streams and state).
-
-    Each call ends an id for good, and may come again at any later time from a leader that was deposed: it changes nothing then.
-    """
-
-    def retire(self, topology_id: str) -> None:
-        """Delete what the topology left."""
-
-    def hand_over(self, old_id: str, new_id: str) -> None:
-        """Give what the old topology left to its successor (hot deploy), once: a second successor gets nothing."""
-
-    def unended(self) -> Mapping[str, int]:
-        """Return how many keys are kept of each topology that workers have claimed and that has not ended, by id."""
-
-    def ended(self, topology_ids: Collection[str]) -> Collection[str]:
-        """Return those of these ids that have ended."""
-
-
-class NothingToRetire:
-    """For clusters that keep nothing outside the state store."""
-
-    def retire(self, topology_id: str) -> None:
-        """Nothing to do."""
-
-    def hand_over(self, old_id: str, new_id: str) -> None:
-        """Nothing to do."""
-
-    def unended(self) -> Mapping[str, int]:
-        """Return nothing."""
-        return {}
-
-    def ended(self, topology_ids: Collection[str]) -> Collection[str]:
-        """Return nothing."""
-        return ()
-
-
 class TopologyCleanup:
     """Removal of ended topologies (REMOVE), and sweeps."""
 
-    def __init__(self, state: StormState, blobs: BlobStore, settings: NimbusSettings) -> None:
-        self.retirement: TopologyRetirement = NothingToRetire()
+    def __init__(self, state: StormState, blobs: BlobStore, settings: NimbusSettings, hooks: NimbusHooks) -> None:
+        self._hooks = hooks
         self._state = state
         self._blobs = blobs
         self._settings = settings
@@ -114,7 +77,7 @@ class TopologyCleanup:
             return False
         # An heir takes the data over when this topology is gone; see nimbus/deploy.py.
         if not (base.pending and base.pending.has_heir):
-            self.retirement.retire(topology_id)
+            self._hooks.retirement.retire(topology_id)
         self._state.remove_topology(topology_id)
         # The base went last: while it is there, a Nimbus that follows goes on from here.
         self.revived = [each for each in self.revived if each != topology_id]
@@ -136,7 +99,7 @@ class TopologyCleanup:
         """
         if topology_id not in self._state.topology_ids():
             self._state.remove_worker_beats(topology_id)
-            self.retirement.retire(topology_id)
+            self._hooks.retirement.retire(topology_id)
             self._state.remove_topology(topology_id)
             self.forgotten = {each: keys for each, keys in self.forgotten.items() if each != topology_id}
 
@@ -175,7 +138,7 @@ class TopologyCleanup:
         # A topology that is being killed has a tombstone and a base for a moment, as it should.
         live = {each for each, base in reading.bases.items() if base.status != TopologyStatus.KILLED} - named
         try:
-            kept, ended = self.retirement.unended(), sorted(self.retirement.ended(live))
+            kept, ended = self._hooks.retirement.unended(), sorted(self._hooks.retirement.ended(live))
         except StoreUnavailableError as error:
             _LOG.warning("the topologies cannot be compared with their data: %s", error)
             return False

@@ -103,7 +103,7 @@ class Deploys:
             if deploy.inherits:
                 # Before the assignment: a worker that claims first would find nothing, and begin
                 # from nothing.
-                parts.cleanup.retirement.hand_over(deploy.old_id, new_id)
+                parts.hooks.retirement.hand_over(deploy.old_id, new_id)
             try:
                 parts.assigner.assign_new(deploy.base, reading, now_ms)
             except StoreUnavailableError:
@@ -113,7 +113,7 @@ class Deploys:
                     raise
                 self._retreat(name, deploy, error)
                 return True
-            parts.notify(name, "startTopology")
+            parts.hooks.notify(name, "startTopology")
         self._close(name, deploy, now_ms)
         return True
 
@@ -125,7 +125,7 @@ class Deploys:
         kill = ActionRequest(Action.KILL, 0, has_heir=True)
         self._parts.outcomes.step(deploy.request_id, now_ms, f"{old.topology_id} ends; its workers stop")
         self._parts.state.update_base(old.topology_id, lambda found: transition(found, kill, now_ms, 0).base)
-        self._parts.notify(old.name, "killTopology")
+        self._parts.hooks.notify(old.name, "killTopology")
         return True
 
     def _may_retreat(self, name: str, deploy: Deploy, error: SparkStormError, now_ms: int) -> bool:
@@ -154,7 +154,7 @@ class Deploys:
         """End the deploy; its record goes last, so that a Nimbus that dies in between ends it again."""
         parts, topology_id = self._parts, deploy.base.topology_id
         if not deploy.inherits:
-            parts.cleanup.retirement.retire(deploy.old_id)
+            parts.hooks.retirement.retire(deploy.old_id)
         if deploy.refusal:
             text = f"hot deploy of {name} refused, the old one is back as {topology_id}: {deploy.refusal}"
             parts.outcomes.refuse(deploy.request_id, now_ms, FailedAssignTopologyError(text))
@@ -167,13 +167,13 @@ class Deploys:
         self._begun.discard(name)
         self._refused_ms.pop(topology_id, None)
         if not deploy.refusal:
-            parts.notify(name, "submitTopology")
+            parts.hooks.notify(name, "submitTopology")
 
     def call_off(self, name: str, deploy: Deploy, now_ms: int) -> None:
         """Give up a deploy whose old topology is gone and whose new one cannot start."""
         error = FailedAssignTopologyError(f"the hot deploy of {name} was called off by a kill")
         self._parts.outcomes.refuse(deploy.request_id, now_ms, error)
-        self._parts.cleanup.retirement.retire(deploy.old_id)
+        self._parts.hooks.retirement.retire(deploy.old_id)
         for base in deploy.bases():
             self._parts.cleanup.forget(base.topology_id)
         self._parts.state.remove_deploy(name)

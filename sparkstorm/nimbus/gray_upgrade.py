@@ -136,7 +136,7 @@ class GrayUpgrades:
         else:
             self._change(request, base, reading, now_ms)
         self._parts.outcomes.done(request.id, now_ms, base.topology_id)
-        self._parts.notify(base.name, "grayUpgrade" if request.kind is RequestKind.UPGRADE else request.kind.lower())
+        self._parts.hooks.notify(base.name, "grayUpgrade" if request.kind is RequestKind.UPGRADE else request.kind.lower())
         return True
 
     def _begin(self, request: Request, base: TopologyBase, outline: TopologyOutline | None, reading: Reading, now_ms: int) -> None:
@@ -271,7 +271,7 @@ class GrayUpgrades:
         self._publish(base, assignment, codes, code, now_ms)
         parts.state.clear_upgrade(topology_id)
         self._set_status(base, Action.END_UPGRADE, base.status, now_ms)
-        parts.notify(base.name, "completeUpgrade")
+        parts.hooks.notify(base.name, "completeUpgrade")
 
     def _end_rollback(self, base: TopologyBase, upgrade: GrayUpgrade, assignment: Assignment, now_ms: int) -> bool:
         state = UpgradeState(upgrade)
@@ -281,7 +281,7 @@ class GrayUpgrades:
             return True
         self._parts.state.clear_upgrade(base.topology_id)
         self._set_status(base, Action.END_UPGRADE, base.status, now_ms)
-        self._parts.notify(base.name, "rollbackUpgrade")
+        self._parts.hooks.notify(base.name, "rollbackUpgrade")
         return True
 
     def _set_status(self, base: TopologyBase, action: Action, expected: TopologyStatus, now_ms: int) -> None:

@@ -6,9 +6,9 @@ One record instead of six arguments of each duty; a duty takes what it uses by i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.storm_state import StormState
@@ -17,16 +17,9 @@ from sparkstorm.model.requests import Outcome, OutcomeState
 from sparkstorm.nimbus.assigner import Assigner
 from sparkstorm.nimbus.cleanup import TopologyCleanup
 from sparkstorm.nimbus.cluster_reader import ClusterReader
+from sparkstorm.nimbus.hooks import NimbusHooks
 
 _LOG = logging.getLogger(__name__)
-
-
-class TopologyActionListener(Protocol):
-    """Told after something was done to a topology; what it raises is logged and changes nothing."""
-
-    def notify(self, topology_name: str, action: str) -> None:
-        """Hear of "submitTopology", "killTopology", "activate", "deactivate", "rebalance", "removeTopology", …"""
-        ...
 
 
 class OutcomeWriter:
@@ -70,7 +63,7 @@ def refusal_of(request_id: str, now_ms: int, error: SparkStormError) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class NimbusParts:
-    """Shared parts of one Nimbus; `notify` calls the action listeners (S0.51)."""
+    """Shared parts of one leadership."""
 
     state: StormState
     blobs: BlobStore
@@ -79,4 +72,4 @@ class NimbusParts:
     assigner: Assigner
     cleanup: TopologyCleanup
     outcomes: OutcomeWriter
-    notify: Callable[[str, str], None]
+    hooks: NimbusHooks

@@ -118,7 +118,7 @@ class Rebalancer:
             parts.assigner.publish(assignment, reading.bases[assignment.topology_id].name)
         parts.outcomes.done(request_id, now_ms, base.topology_id)
         self._settle(base, after.base)
-        parts.notify(base.name, "rebalance")
+        parts.hooks.notify(base.name, "rebalance")
 
     def _give_up(self, known: KnownTopology, error: SparkStormError, now_ms: int) -> None:
         base = known.base

@@ -169,13 +169,13 @@ class RequestVerbs:
                 )
             parts.assigner.write_records(base, self._outline(request))
             parts.assigner.assign_new(base, reading, now_ms)
-            parts.notify(base.name, "startTopology")
+            parts.hooks.notify(base.name, "startTopology")
             # Said, not refused: a name may be used again. But whoever expects the old states must
             # learn that they are not these.
             for sentence in parts.cleanup.forgotten_of(base.name):
                 parts.outcomes.step(request.id, now_ms, f"{base.topology_id} begins anew: {sentence}")
         parts.outcomes.done(request.id, now_ms, base.topology_id)
-        parts.notify(base.name, "submitTopology")
+        parts.hooks.notify(base.name, "submitTopology")
         return True
 
     def _update(self, request: Request, _outcome: Outcome, reading: Reading, now_ms: int) -> bool:
@@ -218,7 +218,7 @@ class RequestVerbs:
         order = ActionRequest(action, request.wait_ms, request_id=request.id)
         self._change(order, outcome.topology_id, now_ms)  # one that is gone by now was killed since, or by this request
         self._parts.outcomes.done(request.id, now_ms, outcome.topology_id)
-        self._parts.notify(request.name, word)
+        self._parts.hooks.notify(request.name, word)
         return True
 
     def _kill(self, request: Request, outcome: Outcome, reading: Reading, now_ms: int) -> bool:
@@ -293,7 +293,7 @@ class RequestVerbs:
                 raise NotAliveError(f"topology {outcome.topology_id} is not alive")
             wait_ms = max(0, base.pending.due_ms - now_ms)
             self._parts.outcomes.step(request.id, now_ms, f"{outcome.topology_id} is rebalanced in {wait_ms / 1000:g} s")
-            self._parts.notify(request.name, "rebalanceRequested")
+            self._parts.hooks.notify(request.name, "rebalanceRequested")
             return True
         is_pending = base is not None and base.pending is not None and base.pending.request_id == request.id
         # Pending no more and not ended by the timers: another request took its place. What cannot

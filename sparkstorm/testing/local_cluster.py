@@ -34,6 +34,7 @@ from sparkstorm.model.failure import Failure, FailureGroup, group_failures
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.metric_values import MetricValue
+from sparkstorm.nimbus.hooks import NimbusHooks
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.scheduling.per_topology import chosen_scheduler
 from sparkstorm.supervisor.local import MemoryDisk
@@ -139,10 +140,9 @@ class LocalCluster:
         store = self.open_session("nimbus")
         self.nimbus_store: StateStore | None = store
         state = StormState(store, KEY)
-        self.nimbus = Nimbus(
-            state, BlobStore(state, self.bytes_store, KEY), chosen_scheduler(self.conf), self.conf, "nimbus", self._wake_nimbus
-        )
-        self.nimbus.cleanup.retirement = self.data_plane
+        hooks = NimbusHooks(wake=self._wake_nimbus, retirement=self.data_plane)
+        blobs = BlobStore(state, self.bytes_store, KEY)
+        self.nimbus = Nimbus(state, blobs, chosen_scheduler(self.conf), self.conf, "nimbus", hooks)
         self._nimbus_is_woken = True
         self.nimbus_duties = [Duty(self.simulation, self._step_nimbus, lambda: self._nimbus_is_woken)]
         self.simulation.add(self.nimbus_duties[0], has_threads=False)

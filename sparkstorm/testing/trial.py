@@ -286,7 +286,7 @@ class Trial:
         service, nimbus = self.cluster.service, self.cluster.nimbus
         if not has_zookeeper_gone_back(self.cluster) or not nimbus.is_leading:
             return []
-        named = {*nimbus.cleanup.forgotten, *nimbus.cleanup.revived}
+        named = {*nimbus.duties.cleanup.forgotten, *nimbus.duties.cleanup.revived}
         for each in sorted(named):
             name = each.rsplit("-", 2)[0]
             self._anew |= name == MAIN

@@ -34,6 +34,7 @@ from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.records import encode_record
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.nimbus.hooks import NimbusHooks
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.notebook import displays
 from sparkstorm.scheduling.default import DefaultScheduler
@@ -70,7 +71,7 @@ class Bench:
         for name in ("node-1", "node-2"):
             self.state.register_supervisor(SupervisorInfo(name, "host", clock.now_ms(), 0, (6700, 6701)))
         blobs = BlobStore(self.state, RedisBytesStore(self.client, f"{folder.name}:"), signing_key(at.secret))
-        nimbus = Nimbus(self.state, blobs, DefaultScheduler(), conf, "nimbus of this test", wake.set)
+        nimbus = Nimbus(self.state, blobs, DefaultScheduler(), conf, "nimbus of this test", NimbusHooks(wake.set))
         self.nimbus = NimbusThread(nimbus, clock, wake)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import redis
 
 from sparkstorm.embedded import RedisServer
 from sparkstorm.model.redis_address import RedisAddress
-from sparkstorm.nimbus.cleanup import TopologyRetirement
+from sparkstorm.nimbus.hooks import TopologyRetirement
 from sparkstorm.nimbus.redis_cleanup import RedisRetirement
 from sparkstorm.testing.sim_data import DataPlane
 from sparkstorm.testing.system.proxy import TcpProxy, redis_request

@@ -10,7 +10,7 @@ from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import FailedAssignTopologyError, StoreUnavailableError
 from sparkstorm.model.assignment import Assignment
-from sparkstorm.nimbus.cleanup import NothingToRetire
+from sparkstorm.nimbus.hooks import NothingToRetire
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
@@ -55,7 +55,7 @@ class Phoenix(Bench):
         for supervisor in self.supervisors.values():
             supervisor.opens = lambda _key: ""
         self.keeper = Keeper()
-        self.nimbus.cleanup.retirement = self.keeper
+        self.nimbus.hooks.retirement = self.keeper
         self.old = self.submit()
         self.keeper.data[self.old] = "counts"
         if is_inactive:
@@ -80,7 +80,7 @@ class Phoenix(Bench):
         self.store.close()
         self.fuse = fuse
         self._follow(fuse.around(LocalStateStore(self.tree)), fuse.around(self.bytes_store))
-        self.nimbus.cleanup.retirement = fuse.around(self.keeper)
+        self.nimbus.hooks.retirement = fuse.around(self.keeper)
         self.store = LocalStateStore(self.tree)
         self.state = StormState(self.store, KEY)
         self.blobs = BlobStore(self.state, self.bytes_store, KEY)
@@ -102,18 +102,18 @@ class Phoenix(Bench):
         whole, self.bytes_store = self.bytes_store, fuse.around(self.bytes_store)
         self.start_nimbus()
         self.bytes_store = whole
-        self.nimbus.cleanup.retirement = fuse.around(self.keeper)
+        self.nimbus.hooks.retirement = fuse.around(self.keeper)
 
     def follow_driver(self) -> None:
         """The driver that comes after."""
         self.fuse = None
         self.restart_nimbus()
-        self.nimbus.cleanup.retirement = self.keeper
+        self.nimbus.hooks.retirement = self.keeper
 
     def _follow(self, store: Any, bytes_store: Any) -> None:
         state = StormState(store, KEY)
         self.nimbus = Nimbus(state, BlobStore(state, bytes_store, KEY), self.scheduler, self.conf)
-        self.nimbus.cleanup.retirement = self.keeper
+        self.nimbus.hooks.retirement = self.keeper
 
     def tick(self, delta_ms: int = 1000) -> None:
         now_ms = self.clock.advance(delta_ms)

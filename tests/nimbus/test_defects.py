@@ -105,8 +105,8 @@ def test_defect_10_all_times_of_a_gray_upgrade_are_milliseconds() -> None:
 def test_defect_11_only_an_active_topology_can_be_upgraded(status: TopologyStatus) -> None:
     bench = Bench()
     topology_id = bench.submit()
-    bench.nimbus._duties = bench.nimbus._duties[2:3]  # of a turn only requests: no other duty changes that status
-    bench.nimbus._round_duties = ()  # type: ignore[assignment]
+    bench.nimbus.duties.in_turn = bench.nimbus.duties.in_turn[2:3]  # of a turn only requests: no other duty changes that status
+    bench.nimbus.duties.in_round = ()
     bench.state.update_base(topology_id, lambda base: replace(base, status=status))
     with pytest.raises(IllegalTransitionError, match=rf"is {status}: upgrade start does not apply|is in progress"):
         start_upgrade(bench)

@@ -86,21 +86,21 @@ class Keeper:
 def deploy_and_die(at: int, is_written: bool, topology: Topology) -> tuple[Bench, Keeper, str, bool]:
     """The cluster some time after a driver died at its n-th write and another took over; whether it died at all."""
     bench, keeper = Bench(nodes=3, nimbus__topology__blobstore__deletion__delay__ms=1000), Keeper()
-    bench.nimbus.cleanup.retirement = keeper
+    bench.nimbus.hooks.retirement = keeper
     old = bench.submit()
     keeper.data[old] = {"streams", "states"}
     bench.store.close()
     mortal: Any = Mortal(LocalStateStore(bench.tree), at, is_written)
     bench.store, bench.state = mortal, StormState(mortal, KEY)
     bench.start_nimbus()
-    bench.nimbus.cleanup.retirement = keeper
+    bench.nimbus.hooks.retirement = keeper
     try:
         bench.submit(topology=topology, code=NEW_CODE, topology__hot__deploy__enable=True)
         died = False
     except StoreUnavailableError:
         died = True
     bench.restart_nimbus()
-    bench.nimbus.cleanup.retirement = keeper
+    bench.nimbus.hooks.retirement = keeper
     for _ in range(23):
         bench.tick(4000)
     return bench, keeper, old, died
@@ -134,7 +134,7 @@ def test_wherever_the_driver_dies_one_topology_runs_with_its_data_and_nothing_el
 
 def left_over(bench: Bench, keeper: Keeper) -> str:
     """A deploy whose Nimbus died right after the kill; the old topology's id. The one that follows has yet to take a turn."""
-    bench.nimbus.cleanup.retirement = keeper
+    bench.nimbus.hooks.retirement = keeper
     old = bench.submit()
     keeper.data[old] = {"states"}
     client = bench.client(LocalStateStore(bench.tree))
@@ -148,7 +148,7 @@ def left_over(bench: Bench, keeper: Keeper) -> str:
         bench.nimbus.step(bench.clock.now_ms())
     assert status() is TopologyStatus.KILLED
     bench.restart_nimbus()
-    bench.nimbus.cleanup.retirement = keeper
+    bench.nimbus.hooks.retirement = keeper
     return old
 
 
@@ -180,7 +180,7 @@ def test_a_driver_that_follows_gives_its_supervisors_time_before_it_goes_back_to
 def test_an_old_topology_that_cannot_come_back_at_once_comes_back_when_it_can() -> None:
     scheduler, keeper = Moody(), Keeper()
     bench = Bench(nodes=3, scheduler=scheduler)
-    bench.nimbus.cleanup.retirement = keeper
+    bench.nimbus.hooks.retirement = keeper
     old = bench.submit()
     keeper.data[old] = {"states"}
     scheduler.is_sulking = True

@@ -69,7 +69,7 @@ class World:
 
     def start(self) -> None:
         self.bench.start_nimbus()
-        self.bench.nimbus.cleanup.retirement = self
+        self.bench.nimbus.hooks.retirement = self
 
     def retire(self, topology_id: str) -> None:
         self.stores.pop(topology_id, None)

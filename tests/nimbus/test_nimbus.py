@@ -12,7 +12,7 @@ from sparkstorm.model.assignment import ExecutorId, SupervisorInfo, WorkerSlot
 from sparkstorm.model.requests import OutcomeState, RequestKind
 from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology
-from sparkstorm.nimbus.cleanup import NothingToRetire
+from sparkstorm.nimbus.hooks import NimbusHooks, NothingToRetire
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
@@ -213,7 +213,7 @@ def test_killing_stops_the_workers_first_and_leaves_no_trace() -> None:
         def hand_over(self, old_id: str, new_id: str) -> None:
             raise AssertionError("nobody deploys here")
 
-    bench.nimbus.cleanup.retirement = Retirement()
+    bench.nimbus.hooks.retirement = Retirement()
     topology_id = bench.submit()
     bench.service.kill("wc", wait_secs=5)
     base = bench.state.read_base(topology_id)
@@ -422,7 +422,7 @@ def test_only_the_leader_works_and_a_follower_takes_over_at_once() -> None:
     topology_id = bench.submit()
     woken: list[int] = []
     state = StormState(LocalStateStore(bench.tree), KEY)
-    second = Nimbus(state, bench.blobs, bench.scheduler, bench.conf, "second", lambda: woken.append(1))
+    second = Nimbus(state, bench.blobs, bench.scheduler, bench.conf, "second", NimbusHooks(wake=lambda: woken.append(1)))
     second.step(bench.clock.now_ms())
     assert (bench.nimbus.is_leading, second.is_leading) == (True, False)
     assert "nimbus leads" in second.problems["leader"]
@@ -452,7 +452,7 @@ def test_listeners_hear_of_everything_and_may_fail() -> None:
             heard.append((topology_name, action))
             raise RuntimeError("a listener of a user")
 
-    bench.nimbus.listeners.append(Listener())
+    bench.nimbus.hooks.listeners.append(Listener())
     bench.submit()
     bench.service.deactivate("wc")
     bench.service.activate("wc")

@@ -194,7 +194,7 @@ def test_no_blob_goes_that_an_open_request_names_or_while_a_record_cannot_be_rea
     bench.state.create_outcome(Outcome(request.id, OutcomeState.ACCEPTED, 0, "other-9-9"))
     for _ in range(4):  # a sweep between two turns that would serve it
         bench.clock.advance(DELAY_SECS * 1000)
-        bench.nimbus.cleanup.sweep(bench.nimbus._reader.read(), bench.clock.now_ms())
+        bench.nimbus.duties.cleanup.sweep(bench.nimbus.duties.reader.read(), bench.clock.now_ms())
     assert set(bench.state.blob_keys()) >= request.blob_keys()
     bench.state.remove_request(request.id)
     whole = bench.store.get(paths.storm(topology_id))
@@ -244,7 +244,7 @@ def test_an_assignment_that_went_back_is_overtaken_under_a_version_that_slots_fo
     newer = old
     for _ in range(4):
         newer = with_new_version(newer, newer.kind)
-        bench.nimbus._assigner.publish(newer, "wc")
+        bench.nimbus.duties.assigner.publish(newer, "wc")
     put_back(bench, old, newer.version, with_backup=is_whole_tree)
     found = bench.state.read_assignment(topology_id)
     assert found and found.version == newer.version + 1
@@ -295,7 +295,7 @@ def forgetting(trace: str) -> tuple[Bench, Kept, str]:
         if parent != trace:
             bench.store.delete(f"{parent}/{topology_id}")
     bench.restart_nimbus()
-    bench.nimbus.cleanup.retirement = kept
+    bench.nimbus.hooks.retirement = kept
     return bench, kept, topology_id
 
 
@@ -338,15 +338,15 @@ def test_a_kill_by_the_id_of_lost_records_deletes_the_data() -> None:
 
 def test_a_topology_that_zookeeper_has_again_after_its_end_is_named_until_it_is_killed() -> None:
     bench, kept = Bench(), Kept()
-    bench.nimbus.cleanup.retirement = kept
+    bench.nimbus.hooks.retirement = kept
     topology_id = bench.submit()
     bench.restart_nimbus()
-    bench.nimbus.cleanup.retirement = kept
+    bench.nimbus.hooks.retirement = kept
     bench.advance(60)
     assert bench.service.problems() == {}
     kept.gone = {topology_id}
     bench.restart_nimbus()
-    bench.nimbus.cleanup.retirement = kept
+    bench.nimbus.hooks.retirement = kept
     bench.advance(60)
     assert f"sparkstorm kill {topology_id}" in bench.service.problems()[topology_id]
     bench.service.kill("wc", 0, topology_id)

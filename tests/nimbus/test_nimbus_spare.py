@@ -55,7 +55,7 @@ class TwoDrivers(Phoenix):
     def follower(self, number: int) -> Nimbus:
         state = StormState(LeaderStore(LocalStateStore(self.tree)), KEY)
         made = Nimbus(state, BlobStore(state, self.bytes_store, KEY), self.scheduler, self.conf, f"nimbus-{number}")
-        made.cleanup.retirement = self.keeper
+        made.hooks.retirement = self.keeper
         return made
 
     def kill_first(self) -> None:
@@ -154,7 +154,7 @@ def test_a_driver_that_comes_back_stands_by_and_takes_over_in_its_turn() -> None
 
 def test_a_nimbus_that_leads_again_has_forgotten_what_it_saw() -> None:
     bench = TwoDrivers()
-    reader = bench.nimbus._reader
+    duties = bench.nimbus.duties
     session = bench.nimbus._state.store
     session.expire_session()  # type: ignore[attr-defined]
     bench.spare.step(bench.clock.advance(10))
@@ -166,7 +166,7 @@ def test_a_nimbus_that_leads_again_has_forgotten_what_it_saw() -> None:
     bench.spare._state.store.close()
     bench.spare = bench.nimbus
     bench.advance(2)
-    assert bench.nimbus.is_leading and bench.nimbus._reader is not reader
+    assert bench.nimbus.is_leading and bench.nimbus.duties is not duties
     assert is_rebalanced(bench)
 
 

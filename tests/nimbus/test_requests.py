@@ -94,7 +94,7 @@ def test_a_request_that_nobody_serves_is_withdrawn_and_never_carried_out() -> No
 
 def test_a_submission_that_nobody_serves_leaves_nothing() -> None:
     bench, keeper = Bench(nimbus__request__timeout__secs=5), Keeper()
-    bench.nimbus.cleanup.retirement = keeper
+    bench.nimbus.hooks.retirement = keeper
     bring_back = without_nimbus(bench)
     with pytest.raises(NimbusUnavailableError, match="to submit wc within 5 s"):
         bench.service.submit("wc", wordcount(), {"topology.workers": 1}, CODE, seed=keeper.seed)
@@ -382,7 +382,7 @@ def test_a_submission_whose_parts_do_not_fit_is_refused_and_leaves_no_trace(numb
 
 def test_a_submission_under_the_id_of_a_running_topology_does_not_touch_it() -> None:
     bench, keeper = Bench(nodes=3), Keeper()
-    bench.nimbus.cleanup.retirement = keeper
+    bench.nimbus.hooks.retirement = keeper
     running = bench.service.submit("wc", wordcount(), {"topology.workers": 1}, CODE, seed=keeper.seed)
     before = bench.state.read_assignment(running)
     request = bench.service.submit_request("wc", wordcount(), {"topology.workers": 1}, CODE)
@@ -438,7 +438,7 @@ def test_requests_are_carried_out_in_the_order_of_their_making() -> None:
         def notify(self, topology_name: str, action: str) -> None:
             heard.append(action)
 
-    bench.nimbus.listeners.append(Ear())
+    bench.nimbus.hooks.listeners.append(Ear())
     for request in reversed(requests):
         bench.state.create_request(request)
     bench.advance(1)
@@ -557,7 +557,7 @@ def test_a_plan_is_made_by_whichever_nimbus_leads_and_leaves_nothing() -> None:
 
 def test_seeds_whose_trace_was_swept_are_not_begun_with() -> None:
     bench, keeper = Bench(), Keeper()
-    bench.nimbus.cleanup.retirement = keeper
+    bench.nimbus.hooks.retirement = keeper
     client = bench.client(LocalStateStore(bench.tree))
     request = client.submit_request("wc", wordcount(), {"topology.workers": 1}, CODE, seed=keeper.seed)
     client._state.store.close()  # a session that ended while the initial state was written
@@ -617,7 +617,7 @@ def test_the_assignment_is_written_before_the_base_and_accepted_before_both(monk
 
 def test_a_submission_whose_base_cannot_be_recorded_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, keeper = Bench(), Keeper()
-    bench.nimbus.cleanup.retirement = keeper
+    bench.nimbus.hooks.retirement = keeper
 
     def conflict(base: object) -> None:
         raise StateConflictError("another one has that id")
@@ -685,7 +685,7 @@ class Meddling(DefaultScheduler):
 def test_a_request_that_comes_between_the_duties_of_a_turn_keeps_its_initial_state_from_the_sweep() -> None:
     scheduler, keeper = Meddling(), Keeper()
     bench = Bench(nodes=3, scheduler=scheduler)
-    bench.nimbus.cleanup.retirement = keeper
+    bench.nimbus.hooks.retirement = keeper
     running = bench.submit()
     bench.advance(12)
     client = bench.client(LocalStateStore(bench.tree))

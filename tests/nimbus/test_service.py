@@ -22,7 +22,7 @@ from sparkstorm.model.assignment import WorkerCode
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.task_beats import TaskBeats
 from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology
-from sparkstorm.nimbus.cleanup import NothingToRetire
+from sparkstorm.nimbus.hooks import NothingToRetire
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView
@@ -112,7 +112,7 @@ def test_an_illegal_submission_is_refused_by_name_and_leaves_nothing(
     name: Any, topology: Topology, conf: Any, error: type[SparkStormError], words: str
 ) -> None:
     bench, heard = Bench(), Ear()
-    bench.nimbus.listeners.append(heard)
+    bench.nimbus.hooks.listeners.append(heard)
     with pytest.raises(error, match=words):
         bench.service.submit(name, topology, conf, CODE)
     assert_nothing_is_left(bench)
@@ -196,7 +196,7 @@ class Refusing:
 def test_a_topology_that_cannot_be_assigned_is_refused_with_the_numbers_and_leaves_nothing() -> None:
     bench = Bench(scheduler=Refusing())
     heard = Ear()
-    bench.nimbus.listeners.append(heard)
+    bench.nimbus.hooks.listeners.append(heard)
     with pytest.raises(FailedAssignTopologyError, match="allocWorkerNum=4, availableWorkerNum=2"):
         bench.submit()
     assert_nothing_is_left(bench)
@@ -288,7 +288,7 @@ class Heirs(NothingToRetire):
 
 def test_a_hot_deploy_runs_the_new_code_only_after_the_old_is_gone_and_hands_its_state_over() -> None:
     bench, heirs = Bench(), Heirs()
-    bench.nimbus.cleanup.retirement = heirs
+    bench.nimbus.hooks.retirement = heirs
     old = bench.submit()
     heirs.state_by_id[old] = "counts"
     new = bench.submit(code=b"new code", topology__hot__deploy__enable=True)
@@ -301,7 +301,7 @@ def test_a_hot_deploy_runs_the_new_code_only_after_the_old_is_gone_and_hands_its
 
 def test_a_hot_deploy_with_other_tasks_starts_afresh_and_leaves_nothing_of_the_old() -> None:
     bench, heirs = Bench(), Heirs()
-    bench.nimbus.cleanup.retirement = heirs
+    bench.nimbus.hooks.retirement = heirs
     old = bench.submit()
     heirs.state_by_id[old] = "counts"
     new = bench.submit(topology=wordcount(5), topology__hot__deploy__enable=True)
@@ -369,7 +369,7 @@ class Picky:
 
 def test_a_hot_deploy_that_cannot_be_assigned_brings_the_old_one_back_with_its_state() -> None:
     bench, heirs = Bench(scheduler=Picky()), Heirs()
-    bench.nimbus.cleanup.retirement = heirs
+    bench.nimbus.hooks.retirement = heirs
     old = bench.submit()
     heirs.state_by_id[old] = "counts"
     with pytest.raises(FailedAssignTopologyError, match="no enough worker") as caught:

@@ -1,0 +1,286 @@
+"""Duties of a leading Nimbus: what one turn does, in which order, with all that it remembers of the cluster.
+
+Law: whatever is remembered here belongs to one leadership. A Nimbus that begins to lead makes these duties anew, since another
+may have led and changed everything; so nothing has to be forgotten piece by piece, and nothing can be left over.
+Each duty takes the reading and the time, and says whether it has changed something: the cluster is then read again before
+the next duty decides (decision 16). Left out: a thread per duty, as in Storm and JStorm, whose writes interleave.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkstorm.blobs.store import BlobStore
+from sparkstorm.cluster.master_duties import TaskBeatGatherer, master_task
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.errors import FailedAssignTopologyError, StoreInconsistentError
+from sparkstorm.model.assignment import SupervisorInfo, TopologyBase, WorkerSlot
+from sparkstorm.model.status import TopologyStatus
+from sparkstorm.nimbus.assigner import Assigner
+from sparkstorm.nimbus.assignment_restorer import AssignmentRestorer
+from sparkstorm.nimbus.cleanup import TopologyCleanup
+from sparkstorm.nimbus.cluster_reader import ClusterReader, Reading
+from sparkstorm.nimbus.deploy import Deploys
+from sparkstorm.nimbus.error_reports import ErrorReports, FailurePauses, ProblemBoard
+from sparkstorm.nimbus.gray_upgrade import GrayUpgrades
+from sparkstorm.nimbus.heartbeat_monitor import HeartbeatMonitor, StoreWatch
+from sparkstorm.nimbus.hooks import NimbusHooks
+from sparkstorm.nimbus.parts import NimbusParts, OutcomeWriter
+from sparkstorm.nimbus.rebalance import Rebalancer
+from sparkstorm.nimbus.request_verbs import RequestVerbs
+from sparkstorm.nimbus.requests import RequestDuty
+from sparkstorm.scheduling.lifecycle import Effect, due_request, transition
+from sparkstorm.scheduling.view import Scheduler
+from sparkstorm.settings import NimbusSettings
+
+_LOG = logging.getLogger(__name__)
+# How often a killed topology is looked at until its workers are gone. Half would be ten looks a
+# second for something that takes a worker's last epoch; double adds itself to each kill.
+_DYING_RECHECK_MS = 200
+# How often an upgrade's workers are judged and its time limit is looked at. Heartbeats come about
+# once a second; more looks would judge the same counts again.
+_UPGRADE_RECHECK_MS = 1_000
+
+Duty = Callable[[Reading, int], bool]
+
+
+@dataclass(slots=True)
+class NextTurn:
+    """When the next turn is due, and what it was asked for before that."""
+
+    due_ms: int = 0
+    is_round: bool = True  # something has changed: everything is looked at, at once
+    is_asked: bool = False  # requests or upgrades go on at once; no round for schedulers that count rounds
+
+    @property
+    def is_at_once(self) -> bool:
+        """Return whether the turn waits for nothing."""
+        return self.is_round or self.is_asked
+
+
+class NimbusDuties:
+    """Duties of one leadership; `wake` and `ask` may be called by any thread, `next_turn` is Nimbus's own."""
+
+    def __init__(
+        self,
+        state: StormState,
+        blobs: BlobStore,
+        scheduler: Scheduler,
+        conf: dict[str, Any],
+        hooks: NimbusHooks,
+        next_turn: NextTurn,
+        wake: Callable[[], None],
+        ask: Callable[[], None],
+    ) -> None:
+        self._state, self._hooks, self._next, self._wake = state, hooks, next_turn, wake
+        self._settings = NimbusSettings.of(conf)
+        self.board = ProblemBoard(state)
+        self.reader = ClusterReader(state, blobs, conf)
+        self._observer = HeartbeatMonitor(self._settings)
+        self._stores = StoreWatch(self._settings)
+        self._reporter = ErrorReports(state)
+        self.assigner = Assigner(state, self.reader, self._observer, scheduler, conf, self._stores)
+        self.cleanup = TopologyCleanup(state, blobs, self._settings, hooks)
+        parts = NimbusParts(state, blobs, conf, self.reader, self.assigner, self.cleanup, OutcomeWriter(state), hooks)
+        self._rebalancer = Rebalancer(parts)
+        self._deploys = Deploys(parts)
+        self._upgrades = GrayUpgrades(parts, ask)
+        verbs = RequestVerbs(parts, self._rebalancer, self._deploys, self._upgrades)
+        self._requests = RequestDuty(parts, verbs, self._read, ask)
+        self._pauses = FailurePauses(state)
+        self._gatherer = TaskBeatGatherer(state, self._settings.task_heartbeat_ms)
+        restorer = AssignmentRestorer(state, self.assigner.publish)
+        # The order decides. Records are whole before anybody acts on them; a kill that is due comes
+        # before requests for its name; monitoring is behind all that changes who should run.
+        self.in_turn: tuple[Duty, ...] = (restorer.restore, self._run_timers, self._serve, self._upgrade)
+        self.in_round: tuple[Duty, ...] = (
+            self._monitor,
+            self._pause,
+            self._gather,
+            self.cleanup.sweep,
+            self._requests.sweep,
+        )
+        self._hint_by_node: dict[str, Callable[[], None]] = {}
+        self._changed_nodes: set[str] = set()  # supervisors whose records have changed since they were read
+        self._info_by_node: Mapping[str, SupervisorInfo] = {}  # as they were read
+
+    def note_trouble(self) -> None:
+        """Judge no silence by what was seen so far: the store did not answer, or our session was lost."""
+        self._observer.note_trouble()
+
+    def turn(self, now_ms: int, is_round: bool) -> None:
+        """Do what there is to do now, show the problems, and say when the next turn is due."""
+        reading = self._read(now_ms)
+        for duty in self.in_turn + (self.in_round if is_round else ()):
+            if duty(reading, now_ms):
+                reading = self._read(now_ms)
+        self._show_problems(reading, now_ms)
+        self._plan_next_turn(reading, now_ms)
+
+    def _show_problems(self, reading: Reading, now_ms: int) -> None:
+        found = {
+            "reading": reading.problems,
+            "deploys": self._deploys.problems,
+            "requests": self._requests.problems,
+            "upgrades": self._upgrades.problems,
+            "cleanup": self.cleanup.problems,
+            "stores": self._stores.problems,
+            "leader": {},
+            "turn": {},
+        }
+        for finder, problems in found.items():
+            self.board.put(finder, problems)
+        self.board.show(now_ms)
+
+    def _read(self, now_ms: int) -> Reading:
+        self._changed_nodes.clear()
+        reading = self.reader.read(self._wake, self._hint_of)
+        self._info_by_node = supervisors = reading.snapshot.supervisors
+        # The same hint for a node each time: a watch is then set once, and not once a reading.
+        self._hint_by_node = {node: hint for node, hint in self._hint_by_node.items() if node in supervisors}
+        for name, problem in reading.problems.items():
+            if self.board.problems.get(name) != problem:
+                _LOG.error("%s is left out: %s", name, problem)
+        self._observer.observe(reading, now_ms)
+        self._stores.observe(supervisors.values(), now_ms)
+        return reading
+
+    def _plan_next_turn(self, reading: Reading, now_ms: int) -> None:
+        dues = [self._next.due_ms, *self._requests.waits_by_name.values()]
+        # What is late waits for workers that end, or for records that cannot be read: not at once again.
+        soonest_ms = now_ms + _DYING_RECHECK_MS
+        if (move_ms := self._stores.due_ms) is not None:
+            dues.append(max(move_ms, soonest_ms))
+        for base in reading.bases.values():
+            if base.pending:
+                dues.append(max(base.pending.due_ms, soonest_ms))
+            if base.status in (TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK):
+                dues.append(now_ms + _UPGRADE_RECHECK_MS)
+            if base.status == TopologyStatus.KILLED and base.topology_id not in reading.snapshot.assignments:
+                dues.append(soonest_ms)
+        self._next.due_ms = min(dues)
+
+    # -- changes of supervisors ----------------------------------------------------------------------------------
+
+    def _hint_of(self, node: str) -> Callable[[], None]:
+        return self._hint_by_node.setdefault(node, lambda: self._note_change(node))
+
+    def _note_change(self, node: str) -> None:
+        self._changed_nodes.add(node)
+        self._hooks.wake()
+
+    def has_new_slots(self) -> bool:
+        """Look at supervisors that changed; whether one offers a slot that was not there, or has lost or found Redis.
+
+        One with new trials of code is a reason to serve requests.
+        """
+        # Supervisors write their records every few seconds. A round for each of these heartbeats would
+        # read the whole cluster; one record tells whether there is anything to place.
+        while self._changed_nodes:
+            node = self._changed_nodes.pop()
+            try:
+                info = self._state.read_supervisor(node, self._hint_of(node))
+            except StoreInconsistentError:
+                continue  # the next round names it
+            if info is None:
+                continue
+            known = self._info_by_node.get(node)
+            if known is None or not set(known.ports).issuperset(info.ports):
+                return True
+            if bool(known.store_problem) is not bool(info.store_problem):
+                return True
+            self._next.is_asked |= not (known.trials or {}).keys() >= (info.trials or {}).keys()
+        return False
+
+    # -- duties of each turn -------------------------------------------------------------------------------------
+
+    def _run_timers(self, reading: Reading, now_ms: int) -> bool:
+        """Carry out what is due; whether something changed."""
+        has_changed = False
+        for base in reading.bases.values():
+            has_changed |= self._run_timer(base, reading, now_ms)
+        return has_changed
+
+    def _run_timer(self, base: TopologyBase, reading: Reading, now_ms: int) -> bool:
+        if base.status == TopologyStatus.KILLED:
+            if self.cleanup.advance(base, now_ms):
+                self._hooks.notify(base.name, "removeTopology")
+            return True
+        request = due_request(base, now_ms)
+        known = reading.snapshot.topologies.get(base.topology_id)
+        if request is None or known is None:
+            return False
+        decision = transition(base, request, now_ms, 0)
+        if decision.effect == Effect.REBALANCE:
+            self._rebalancer.carry_out(known, decision, reading, now_ms)
+        return True
+
+    def _serve(self, reading: Reading, now_ms: int) -> bool:
+        """Serve clients' requests and go on with hot deploys; another turn follows at once what was changed."""
+        has_changed = self._requests.advance(reading, now_ms)
+        if has_changed:
+            reading = self._read(now_ms)
+        has_changed = self._deploys.advance(reading, now_ms) or has_changed
+        self._next.is_round |= has_changed
+        return has_changed
+
+    def _upgrade(self, reading: Reading, now_ms: int) -> bool:
+        """Carry gray upgrades on; another turn follows at once what was written."""
+        has_changed = self._upgrades.advance(reading, now_ms)
+        self._next.is_asked |= has_changed
+        return has_changed
+
+    # -- duties of a round ---------------------------------------------------------------------------------------
+
+    def _monitor(self, reading: Reading, now_ms: int) -> bool:
+        """Replace what has died; nothing after it in a turn looks at places."""
+        alive = self._observer.alive(reading.snapshot, now_ms)
+        lost = self._reporter.losses(reading.snapshot, reading.beats)
+        found = {**lost, **self._reporter.report_failed_starts(reading.snapshot, reading.beats, now_ms)}
+        try:
+            plan = self.assigner.plan(reading.snapshot, alive, now_ms)
+        except FailedAssignTopologyError as error:
+            _LOG.error("%s; the last good assignments stand", error)
+            self.board.put("round", {**found, "scheduler": str(error)})
+            return False
+        found |= plan.refused
+        if plan.blacklisted_hosts:
+            hosts = ", ".join(sorted(plan.blacklisted_hosts))
+            found["blacklist"] = (
+                f"{hosts}: a supervisor or a port was missing there too often, "
+                "so the host gets nothing until blacklist.scheduler.resume.time.secs have passed"
+            )
+        self.board.put("round", found)
+        # Deaths are reported before the assignments that replace them: afterwards nobody knows the places.
+        self._reporter.report_deaths(reading.snapshot, alive, now_ms)
+        for assignment in plan.assignments:
+            self.assigner.publish(assignment, reading.bases[assignment.topology_id].name)
+        self._remove_beats_of_gone(reading)
+        return False
+
+    def _pause(self, reading: Reading, _now_ms: int) -> bool:
+        """Deactivate topologies most of whose tuples fail."""
+        did = self._pauses.advance(reading)
+        self.board.put("pauses", self._pauses.problems)
+        return did
+
+    def _gather(self, reading: Reading, now_ms: int) -> bool:
+        """Write the task heartbeats of topologies without a topology master."""
+        self._gatherer.keep_only(set(reading.bases))
+        for topology_id, known in reading.snapshot.topologies.items():
+            components = known.outline.component_by_task
+            if master_task(components) is None and self._gatherer.is_due(topology_id, now_ms):
+                beats = [beat for beat in reading.beats if beat.topology_id == topology_id]
+                self._gatherer.step(topology_id, beats, components, now_ms)
+        return False
+
+    def _remove_beats_of_gone(self, reading: Reading) -> None:
+        """Remove heartbeats of replaced workers that no other process removes: their supervisor and their driver are gone."""
+        gone = reading.gone_nodes()
+        for beat in reading.beats if gone else ():
+            slot, assignment = WorkerSlot(beat.node, beat.port), reading.snapshot.assignments.get(beat.topology_id)
+            if beat.node in gone and assignment is not None and not assignment.executors_at(slot):
+                self._state.remove_worker_beat(beat.topology_id, slot)

@@ -1,0 +1,91 @@
+"""Hooks of a Nimbus: what the process around it gives it and hears of it, in one record that outlives its leaderships.
+
+Law: nothing here is needed to go on: a Nimbus without hooks does all its work in the state store. So tests and simulations
+leave out what they do not watch. Left out: attributes that are set on the finished Nimbus, of which some outlived the parts
+that are made anew with each leadership and some did not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
+
+_LOG = logging.getLogger(__name__)
+
+
+class TopologyActionListener(Protocol):
+    """Told after something was done to a topology; what it raises is logged and changes nothing."""
+
+    def notify(self, topology_name: str, action: str) -> None:
+        """Hear of "submitTopology", "killTopology", "activate", "deactivate", "rebalance", "removeTopology", …"""
+        ...
+
+
+class TopologyRetirement(Protocol):
+    """Told when a topology is removed, to delete what it left elsewhere (streams and state).
+
+    Each call ends an id for good, and may come again at any later time from a leader that was deposed: it changes nothing then.
+    """
+
+    def retire(self, topology_id: str) -> None:
+        """Delete what the topology left."""
+
+    def hand_over(self, old_id: str, new_id: str) -> None:
+        """Give what the old topology left to its successor (hot deploy), once: a second successor gets nothing."""
+
+    def unended(self) -> Mapping[str, int]:
+        """Return how many keys are kept of each topology that workers have claimed and that has not ended, by id."""
+
+    def ended(self, topology_ids: Collection[str]) -> Collection[str]:
+        """Return those of these ids that have ended."""
+
+
+class NothingToRetire:
+    """For clusters that keep nothing outside the state store."""
+
+    def retire(self, topology_id: str) -> None:
+        """Nothing to do."""
+
+    def hand_over(self, old_id: str, new_id: str) -> None:
+        """Nothing to do."""
+
+    def unended(self) -> Mapping[str, int]:
+        """Return nothing."""
+        return {}
+
+    def ended(self, topology_ids: Collection[str]) -> Collection[str]:
+        """Return nothing."""
+        return ()
+
+
+def _never(_leader: NimbusInfo) -> bool:
+    return False
+
+
+@dataclass(slots=True)
+class NimbusHooks:
+    """Hooks of one Nimbus; the fields may be set until it takes its first turn, `listeners` and `retirement` at any time."""
+
+    wake: Callable[[], None] = lambda: None
+    """Called, by any thread, when a turn is due before its time."""
+    on_lead: Callable[[], None] = lambda: None
+    """Called when this Nimbus begins to lead."""
+    depose: Callable[[NimbusInfo], bool] = _never
+    """Asked whether the leader is known to be dead; ends its leadership before its session does."""
+    driver: DriverInfo | None = None
+    """The driver in whose process it runs, which others see beside the leader's name."""
+    retirement: TopologyRetirement = field(default_factory=NothingToRetire)
+    listeners: list[TopologyActionListener] = field(default_factory=list)
+
+    def notify(self, topology_name: str, action: str) -> None:
+        """Tell the listeners; what they raise is logged (S0.51)."""
+        for listener in self.listeners:
+            try:
+                listener.notify(topology_name, action)
+            # User code: a listener must not keep a topology from being killed.
+            except Exception:
+                _LOG.exception("a topology action listener failed on %s of %s", action, topology_name)
