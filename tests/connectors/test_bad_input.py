@@ -29,7 +29,7 @@ from sparkstorm.embedded import RedisServer
 from sparkstorm.embedded.process import free_port
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import CaptureBolt, LocalCluster, Shared
-from tests.connectors.mortal import CONF, feed
+from tests.connectors.crashing_sink import CONF, feed
 from tests.connectors.test_file_source import Run
 from tests.connectors.test_http import Target
 from tests.connectors.test_http import target as target
@@ -85,9 +85,9 @@ class Spoiled(Relieved):
 
 
 def write(sink: TransactionalSink, rows: Any = ROWS) -> None:
-    from tests.connectors.mortal import Mortal
+    from tests.connectors.crashing_sink import CrashingSink
 
-    assert feed(Mortal(sink, Shared([0])), ["n", "text"], rows) == []
+    assert feed(CrashingSink(sink, Shared([0])), ["n", "text"], rows) == []
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import CaptureBolt, LocalCluster, Shared
 from sparkstorm.testing.system.main_job import ROOT
 from sparkstorm.testing.system.postgres import PASSWORD, PostgresServer
-from tests.connectors.mortal import feed
+from tests.connectors.crashing_sink import feed
 from tests.connectors.test_bad_input import ROWS, Relieved, fill, write
 from tests.connectors.test_bad_input import small_disk as small_disk
 from tests.connectors.test_file_source import Run

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from sparkstorm.api import TransactionalSink
 from sparkstorm.connectors import DeltaSink
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
-from tests.connectors.mortal import die_everywhere, feed
+from tests.connectors.crashing_sink import die_everywhere, feed
 
 SCHEMA = "n bigint, text string"
 

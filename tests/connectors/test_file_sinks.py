@@ -18,7 +18,7 @@ from sparkstorm.connectors import DeltaSink, FileSink, IcebergSink, KafkaSink, K
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared, die
-from tests.connectors.mortal import feed
+from tests.connectors.crashing_sink import feed
 
 CONF = {"topology.epoch.rows": 4, "topology.max.worker.deaths": 1000, "topology.sink.patience.secs": 1}
 
@@ -72,7 +72,7 @@ def test_an_epoch_of_ten_seconds_is_one_file(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.parquet"))) == 1
 
 
-class Mortal(FileSink):
+class CrashingFileSink(FileSink):
     """Dies at the n-th phase, before or after it."""
 
     def __init__(self, path: Path, calls: Shared[list[int]], **options: Any) -> None:
@@ -99,10 +99,10 @@ class Mortal(FileSink):
 @pytest.mark.parametrize("options", [{"flush_secs": 0.002}, {"flush_secs": 0.01, "flush_rows": 6, "target_bytes": 0}])
 def test_a_death_in_every_phase(tmp_path: Path, options: Any) -> None:
     clean = Shared([0])
-    write(Mortal(tmp_path / "clean", clean, **options))
+    write(CrashingFileSink(tmp_path / "clean", clean, **options))
     for number in range(1, -clean.value[0] + 1):
         folder = tmp_path / str(number)
-        write(Mortal(folder, Shared([number]), **options))
+        write(CrashingFileSink(folder, Shared([number]), **options))
         assert read(folder) == WANTED, number
         assert list((folder / "_staging").iterdir()) == []
 

@@ -19,7 +19,7 @@ from sparkstorm.connectors import Console, HttpSink, Rate, Webhook
 from sparkstorm.embedded.process import free_port
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import LocalCluster, complete_topology
-from tests.connectors.mortal import CONF, die_everywhere, feed
+from tests.connectors.crashing_sink import CONF, die_everywhere, feed
 from tests.connectors.test_forgotten_epochs import write_beyond_a_lost_store
 
 

@@ -17,7 +17,7 @@ from sparkstorm.api import TransactionalSink
 from sparkstorm.connectors import IcebergSink
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import Shared
-from tests.connectors.mortal import die_everywhere, feed
+from tests.connectors.crashing_sink import die_everywhere, feed
 
 SCHEMA = "n bigint, text string"
 

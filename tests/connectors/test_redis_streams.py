@@ -21,7 +21,7 @@ from sparkstorm.embedded import RedisServer, start_redis
 from sparkstorm.embedded.redis import CHOSEN_SERVER, find_redis_binary
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import CaptureBolt, LocalCluster
-from tests.connectors.mortal import die_everywhere, feed
+from tests.connectors.crashing_sink import die_everywhere, feed
 from tests.connectors.test_sql import Bench as SqlBench
 from tests.transport.bare_redis import debian_redis, version_of
 from tests.waiting import wait_until

@@ -32,7 +32,7 @@ from sparkstorm.connectors.spark import SparkSink, SparkSource
 from sparkstorm.errors import WorkerFailedError
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Shared
 from sparkstorm.worker.tasks.spout_task import SpoutTask
-from tests.connectors.mortal import die_everywhere
+from tests.connectors.crashing_sink import die_everywhere
 
 
 class Slice(InputPartition):

@@ -16,7 +16,7 @@ from sparkstorm.api import TransactionalSink
 from sparkstorm.api.columns import rows_of
 from sparkstorm.connectors import SqlSink, SqlSource
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, WorkerFailedError
-from tests.connectors.mortal import die_everywhere, feed
+from tests.connectors.crashing_sink import die_everywhere, feed
 
 
 def run(path: Path, *statements: str) -> list[Any]:

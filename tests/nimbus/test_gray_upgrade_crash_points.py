@@ -9,21 +9,21 @@ from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.upgrade import UpgradeOptions
-from tests.nimbus.fuses import Fuse
+from tests.nimbus.crash_points import CrashPoint
+from tests.nimbus.crashing_bench import CrashingBench
 from tests.nimbus.nimbus_bench import CODE, wordcount
-from tests.nimbus.phoenix import Phoenix
 
 NEW_CODE = b"new code"
 LIMIT = 150
 
 
-def upgrade(bench: Phoenix, number: int) -> None:
+def upgrade(bench: CrashingBench, number: int) -> None:
     bench.service.carry_out(
         bench.service.upgrade_request("wc", wordcount(), {"topology.workers": 4, "topology.upgrade.worker.num": number}, NEW_CODE)
     )
 
 
-def settle(bench: Phoenix, is_reached: Callable[[Phoenix], bool]) -> None:
+def settle(bench: CrashingBench, is_reached: Callable[[CrashingBench], bool]) -> None:
     """Let time pass until something holds, 40 s at most."""
     for _ in range(40):
         if is_reached(bench):
@@ -31,24 +31,24 @@ def settle(bench: Phoenix, is_reached: Callable[[Phoenix], bool]) -> None:
         bench.tick(1000)
 
 
-def begun(bench: Phoenix, number: int) -> None:
+def begun(bench: CrashingBench, number: int) -> None:
     upgrade(bench, number)
     settle(bench, rests_with(number))
 
 
-def new_slots(bench: Phoenix) -> set[WorkerSlot]:
+def new_slots(bench: CrashingBench) -> set[WorkerSlot]:
     now = bench.assignment()
     return {slot for slot in now.slot_by_executor.values() if bench.blobs.get(now.code_at(slot).code_key) == NEW_CODE}
 
 
-def status(bench: Phoenix) -> TopologyStatus:
+def status(bench: CrashingBench) -> TopologyStatus:
     base = bench.state.read_base(bench.old)
     assert base
     return base.status
 
 
-def rests_with(number: int) -> Callable[[Phoenix], bool]:
-    def holds(bench: Phoenix) -> bool:
+def rests_with(number: int) -> Callable[[CrashingBench], bool]:
+    def holds(bench: CrashingBench) -> bool:
         state = bench.state.upgrade_state(bench.old)
         upgraded = new_slots(bench)
         return (
@@ -63,8 +63,8 @@ def rests_with(number: int) -> Callable[[Phoenix], bool]:
     return holds
 
 
-def is_over(number: int) -> Callable[[Phoenix], bool]:
-    def holds(bench: Phoenix) -> bool:
+def is_over(number: int) -> Callable[[CrashingBench], bool]:
+    def holds(bench: CrashingBench) -> bool:
         state, base, now = bench.state.upgrade_state(bench.old), bench.state.read_base(bench.old), bench.assignment()
         assert base
         whole = (base.code_key, base.conf_key) == (now.code_key, now.conf_key)
@@ -80,9 +80,9 @@ def is_over(number: int) -> Callable[[Phoenix], bool]:
 class Ask:
     """A request, what comes before it, and what it comes to."""
 
-    before: Callable[[Phoenix], None]
-    ask: Callable[[Phoenix], None]
-    after: Callable[[Phoenix], bool]
+    before: Callable[[CrashingBench], None]
+    ask: Callable[[CrashingBench], None]
+    after: Callable[[CrashingBench], bool]
 
 
 ASKS = {
@@ -101,7 +101,7 @@ ASKS = {
 }
 
 
-def assert_tidy(bench: Phoenix, at: int) -> None:
+def assert_tidy(bench: CrashingBench, at: int) -> None:
     base, upgrade = bench.state.read_base(bench.old), bench.state.read_upgrade(bench.old)
     assert base
     used = {base.code_key, base.conf_key} | bench.assignment().blob_keys() | (upgrade.blob_keys() if upgrade else set())
@@ -116,15 +116,15 @@ def assert_tidy(bench: Phoenix, at: int) -> None:
 def test_wherever_nimbus_dies_the_next_one_brings_an_upgrade_to_its_end(name: str) -> None:
     asked = ASKS[name]
     for at in range(1, LIMIT):
-        bench, fuse = Phoenix(), Fuse(at)
+        bench, crash = CrashingBench(), CrashPoint(at)
         asked.before(bench)
-        bench.doom_nimbus(fuse)
+        bench.crash_nimbus(crash)
         asked.ask(bench)
         settle(bench, asked.after)
         assert asked.after(bench), (at, bench.state.upgrade_state(bench.old), new_slots(bench))
         bench.rest(16)  # blobs are swept
         assert_tidy(bench, at)
-        if not fuse.is_burnt:
+        if not crash.has_crashed:
             break
     else:
         raise AssertionError("Nimbus died every time")
@@ -137,13 +137,13 @@ def test_wherever_nimbus_dies_the_next_one_brings_an_upgrade_to_its_end(name: st
 def test_stores_that_fail_nimbus_for_a_moment_at_any_write_change_no_end(name: str, is_written: bool) -> None:
     asked = ASKS[name]
     for at in range(1, LIMIT):
-        bench, fuse = Phoenix(), Fuse(at, is_written, is_final=False)
+        bench, crash = CrashingBench(), CrashPoint(at, is_written, is_final=False)
         asked.before(bench)
-        bench.doom_nimbus(fuse)
+        bench.crash_nimbus(crash)
         asked.ask(bench)
         settle(bench, asked.after)
         assert asked.after(bench), (at, bench.state.upgrade_state(bench.old), new_slots(bench))
-        if not fuse.is_burnt:
+        if not crash.has_crashed:
             return
     raise AssertionError("the store failed every time")
 
@@ -153,21 +153,21 @@ def test_stores_that_fail_nimbus_for_a_moment_at_any_write_change_no_end(name: s
 def test_wherever_the_driver_dies_an_upgrade_was_never_asked_for_or_comes_to_its_end(name: str) -> None:
     asked, ends = ASKS[name], set()
     for at in range(1, LIMIT):
-        bench, fuse = Phoenix(), Fuse(at)
+        bench, crash = CrashingBench(), CrashPoint(at)
         asked.before(bench)
         before = (status(bench), new_slots(bench), bench.state.upgrade_state(bench.old))
-        bench.doom_driver(fuse)
+        bench.crash_driver(crash)
         try:
             asked.ask(bench)
             bench.advance(20)
         except StoreUnavailableError:
-            assert fuse.is_dead
+            assert crash.is_dead
         bench.follow_driver()
         settle(bench, asked.after)
         is_done = asked.after(bench)
         assert is_done or (status(bench), new_slots(bench), bench.state.upgrade_state(bench.old)) == before, at
         ends.add(is_done)
-        if not fuse.is_burnt:
+        if not crash.has_crashed:
             break
     else:
         raise AssertionError("the driver died every time")
@@ -178,13 +178,13 @@ def test_wherever_the_driver_dies_an_upgrade_was_never_asked_for_or_comes_to_its
 def test_a_batch_is_never_followed_by_another_whatever_dies() -> None:
     """S0.23: the record with the batch is written before any worker is listed, so no crash can have two batches."""
     for at in range(1, LIMIT):
-        bench, fuse = Phoenix(), Fuse(at)
-        bench.doom_nimbus(fuse)
+        bench, crash = CrashingBench(), CrashPoint(at)
+        bench.crash_nimbus(crash)
         upgrade(bench, 1)
         for _ in range(12):
             bench.tick(1000)
             state = bench.state.upgrade_state(bench.old)
             assert len(new_slots(bench)) <= 1 and len(state.upgrading | state.upgraded.keys()) <= 1, at
-        if not fuse.is_burnt:
+        if not crash.has_crashed:
             return
     raise AssertionError("Nimbus died every time")

@@ -1,7 +1,6 @@
 """Tells that a hot deploy ends well whenever its driver dies: the old topology or the new one, with the data, and no trace."""
 
 from collections.abc import Collection
-from typing import Any
 
 import pytest
 
@@ -19,32 +18,10 @@ from sparkstorm.model.topology import Topology
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView
+from tests.nimbus.crash_points import CrashPoint
 from tests.nimbus.nimbus_bench import CODE, KEY, Bench, wordcount
 
 NEW_CODE = b"new code"
-
-
-class Mortal:
-    """A driver's session that ends with its n-th write, before it or after it; from then on nothing reaches the store."""
-
-    def __init__(self, inner: LocalStateStore, at: int, is_written: bool) -> None:
-        self._inner, self._left, self._is_written = inner, at, is_written
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        if name not in ("put", "create", "ensure_path", "create_sequential", "delete", "try_ephemeral"):
-            return found
-
-        def write(*arguments: Any, **options: Any) -> Any:
-            self._left -= 1
-            if self._left == 0:
-                if self._is_written:
-                    found(*arguments, **options)
-                self._inner.close()
-                raise StoreUnavailableError("the driver died")
-            return found(*arguments, **options)
-
-        return write
 
 
 class Keeper:
@@ -90,8 +67,8 @@ def deploy_and_die(at: int, is_written: bool, topology: Topology) -> tuple[Bench
     old = bench.submit()
     keeper.data[old] = {"streams", "states"}
     bench.store.close()
-    mortal: Any = Mortal(LocalStateStore(bench.tree), at, is_written)
-    bench.store, bench.state = mortal, StormState(mortal, KEY)
+    bench.store = CrashPoint(at, is_written).around(LocalStateStore(bench.tree))
+    bench.state = StormState(bench.store, KEY)
     bench.start_nimbus()
     bench.nimbus.hooks.retirement = keeper
     try:

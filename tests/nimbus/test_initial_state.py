@@ -44,7 +44,7 @@ class Life:
         return done
 
 
-class MortalStore(LocalStateStore):
+class CrashingStore(LocalStateStore):
     """A driver's session, every write of which may be its last."""
 
     def __init__(self, tree: LocalStateTree, life: Life) -> None:
@@ -62,7 +62,7 @@ class World:
         self.life = Life(dies_at, is_after, self.check)
         self.bench = Bench()
         self.bench.store.close()
-        self.bench.store = MortalStore(self.bench.tree, self.life)
+        self.bench.store = CrashingStore(self.bench.tree, self.life)
         self.looking = StormState(LocalStateStore(self.bench.tree), KEY)
         self.bench.state = StormState(self.bench.store, KEY)
         self.start()

@@ -10,9 +10,9 @@ from sparkstorm.errors import FailedAssignTopologyError, InvalidTopologyError, S
 from sparkstorm.model.assignment import AssignmentKind
 from sparkstorm.model.requests import LogLevel
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from tests.nimbus.fuses import Fuse
+from tests.nimbus.crash_points import CrashPoint
+from tests.nimbus.crashing_bench import CrashingBench
 from tests.nimbus.nimbus_bench import CODE, wordcount
-from tests.nimbus.phoenix import Phoenix
 
 NEW_CODE = b"new code"
 REBALANCE = RebalanceOptions(2, {"split": 2}, {"app.colour": "red"}, {"split": {"cpu": 55.0}})
@@ -21,7 +21,7 @@ LIMIT = 150  # more writes than any request takes
 BOTH = pytest.mark.parametrize("is_written", [False, True], ids=["before the write", "after the write"])
 
 
-def is_untouched(bench: Phoenix, status: TopologyStatus = TopologyStatus.ACTIVE) -> bool:
+def is_untouched(bench: CrashingBench, status: TopologyStatus = TopologyStatus.ACTIVE) -> bool:
     """Return whether the request was never made."""
     if bench.state.topology_ids() != [bench.old] or bench.keeper.data != {bench.old: "counts"}:
         return False
@@ -30,11 +30,11 @@ def is_untouched(bench: Phoenix, status: TopologyStatus = TopologyStatus.ACTIVE)
     return (base.status, base.pending, base.num_workers) == (status, None, 4) and now == bench.before
 
 
-def is_killed(bench: Phoenix) -> bool:
+def is_killed(bench: CrashingBench) -> bool:
     return not bench.state.known_ids() and bench.keeper.data == {} and not bench.bytes_store.list_keys()
 
 
-def is_rebalanced(bench: Phoenix, status: TopologyStatus = TopologyStatus.ACTIVE) -> bool:
+def is_rebalanced(bench: CrashingBench, status: TopologyStatus = TopologyStatus.ACTIVE) -> bool:
     base, outline = bench.state.read_base(bench.old), bench.state.read_outline(bench.old)
     now = bench.assignment()
     assert base and outline and bench.keeper.data == {bench.old: "counts"}
@@ -51,7 +51,7 @@ def is_rebalanced(bench: Phoenix, status: TopologyStatus = TopologyStatus.ACTIVE
     )
 
 
-def is_deployed(bench: Phoenix) -> bool:
+def is_deployed(bench: CrashingBench) -> bool:
     (now,) = bench.state.topology_ids()
     base = bench.state.read_base(now)
     assert base
@@ -59,7 +59,7 @@ def is_deployed(bench: Phoenix) -> bool:
     return is_new and base.status == TopologyStatus.ACTIVE and len(bench.slots(now)) == 13
 
 
-def is_back(bench: Phoenix) -> bool:
+def is_back(bench: CrashingBench) -> bool:
     (now,) = bench.state.topology_ids()
     base = bench.state.read_base(now)
     assert base
@@ -67,13 +67,13 @@ def is_back(bench: Phoenix) -> bool:
     return is_old and base.status == TopologyStatus.ACTIVE and len(bench.slots(now)) == 13
 
 
-def deploy_in_vain(bench: Phoenix, split: int) -> None:
+def deploy_in_vain(bench: CrashingBench, split: int) -> None:
     with pytest.raises(FailedAssignTopologyError, match="no enough worker"):
         bench.submit(topology=wordcount(split), code=NEW_CODE, topology__hot__deploy__enable=True, app__refuse=True)
 
 
-def has_status(status: TopologyStatus) -> Callable[[Phoenix], bool]:
-    def holds(bench: Phoenix) -> bool:
+def has_status(status: TopologyStatus) -> Callable[[CrashingBench], bool]:
+    def holds(bench: CrashingBench) -> bool:
         base = bench.state.read_base(bench.old)
         assert base
         return (base.status, base.pending) == (status, None) and bench.assignment() == bench.before
@@ -85,8 +85,8 @@ def has_status(status: TopologyStatus) -> Callable[[Phoenix], bool]:
 class Ask:
     """A request, what was before it, and what it comes to."""
 
-    ask: Callable[[Phoenix], object]
-    after: Callable[[Phoenix], bool]
+    ask: Callable[[CrashingBench], object]
+    after: Callable[[CrashingBench], bool]
     is_inactive: bool = False
     secs: int = 60  # until the driver that follows has brought it to its end
 
@@ -95,7 +95,7 @@ class Ask:
         return TopologyStatus.INACTIVE if self.is_inactive else TopologyStatus.ACTIVE
 
 
-def is_restarted(bench: Phoenix) -> bool:
+def is_restarted(bench: CrashingBench) -> bool:
     """Return whether one worker has new fences, and nothing has moved."""
     now, before = bench.assignment(), bench.before
     again = {each for each, placed in now.placed_version_by_executor.items() if placed > before.version}
@@ -103,7 +103,7 @@ def is_restarted(bench: Phoenix) -> bool:
     return again == set(before.executors_at(slot)) and now.slot_by_executor == before.slot_by_executor
 
 
-def is_logging(bench: Phoenix) -> bool:
+def is_logging(bench: CrashingBench) -> bool:
     found = bench.state.read_log_config(bench.old)
     return found is not None and {each: one.level for each, one in found.levels.items()} == {"": "DEBUG"}
 
@@ -128,7 +128,7 @@ ASKS = {
 }
 
 
-def assert_tidy(bench: Phoenix, at: int) -> None:
+def assert_tidy(bench: CrashingBench, at: int) -> None:
     """Nothing is left but what the topologies that run need, and ended requests whose client has died."""
     running = [bench.state.read_base(each) for each in bench.state.topology_ids()]
     used = {key for base in running if base for key in (base.code_key, base.conf_key)}
@@ -140,7 +140,7 @@ def assert_tidy(bench: Phoenix, at: int) -> None:
     assert not bench.nimbus.problems, at
 
 
-def rest_and_restart(bench: Phoenix, secs: int) -> None:
+def rest_and_restart(bench: CrashingBench, secs: int) -> None:
     """Let time pass and start another Nimbus, which finds chunks of blobs that were cut sooner than the hourly scan."""
     bench.rest(secs)
     bench.nimbus._state.store.close()
@@ -153,14 +153,14 @@ def rest_and_restart(bench: Phoenix, secs: int) -> None:
 def test_wherever_nimbus_dies_the_next_one_brings_every_request_to_its_end(name: str) -> None:
     asked = ASKS[name]
     for at in range(1, LIMIT):
-        bench, fuse = Phoenix(asked.is_inactive), Fuse(at)
-        bench.doom_nimbus(fuse)
+        bench, crash = CrashingBench(asked.is_inactive), CrashPoint(at)
+        bench.crash_nimbus(crash)
         asked.ask(bench)
         bench.rest(asked.secs)
         assert asked.after(bench), at
         assert_tidy(bench, at)
         assert bench.state.request_ids() == bench.state.outcome_ids() == [], at
-        if not fuse.is_burnt:
+        if not crash.has_crashed:
             break
     else:
         raise AssertionError("Nimbus died every time")
@@ -172,20 +172,20 @@ def test_wherever_nimbus_dies_the_next_one_brings_every_request_to_its_end(name:
 def test_wherever_the_driver_dies_a_request_was_never_made_or_comes_to_its_end(name: str) -> None:
     asked, ends = ASKS[name], set()
     for at in range(1, LIMIT):
-        bench, fuse = Phoenix(asked.is_inactive), Fuse(at)
-        bench.doom_driver(fuse)
+        bench, crash = CrashingBench(asked.is_inactive), CrashPoint(at)
+        bench.crash_driver(crash)
         try:
             asked.ask(bench)
             bench.advance(20)
         except StoreUnavailableError:
-            assert fuse.is_dead
+            assert crash.is_dead
         bench.follow_driver()
         bench.rest(asked.secs)
         is_done = asked.after(bench)
         assert is_done or is_untouched(bench, asked.status), at
         assert_tidy(bench, at)
         ends.add(is_done)
-        if not fuse.is_burnt:
+        if not crash.has_crashed:
             break
     else:
         raise AssertionError("the driver died every time")
@@ -198,8 +198,8 @@ def test_wherever_the_driver_dies_a_request_was_never_made_or_comes_to_its_end(n
 def test_wherever_the_client_dies_its_request_was_never_made_or_comes_to_its_end(name: str, is_written: bool) -> None:
     asked, ends = ASKS[name], set()
     for at in range(1, LIMIT):
-        bench, fuse = Phoenix(asked.is_inactive), Fuse(at, is_written)
-        bench.doom_client(fuse)
+        bench, crash = CrashingBench(asked.is_inactive), CrashPoint(at, is_written)
+        bench.crash_client(crash)
         with contextlib.suppress(StoreUnavailableError):
             asked.ask(bench)
         rest_and_restart(bench, asked.secs)
@@ -207,7 +207,7 @@ def test_wherever_the_client_dies_its_request_was_never_made_or_comes_to_its_end
         assert is_done or is_untouched(bench, asked.status), at
         assert_tidy(bench, at)
         ends.add(is_done)
-        if not fuse.is_burnt:
+        if not crash.has_crashed:
             break
     else:
         raise AssertionError("the client died every time")
@@ -216,10 +216,10 @@ def test_wherever_the_client_dies_its_request_was_never_made_or_comes_to_its_end
 
 def test_wherever_nimbus_dies_workers_that_do_not_stop_have_their_whole_grace() -> None:
     for at in range(1, LIMIT):
-        bench, fuse = Phoenix(), Fuse(at)
+        bench, crash = CrashingBench(), CrashPoint(at)
         for supervisor in bench.supervisors.values():
             supervisor.is_up = False  # its beats stay
-        bench.doom_nimbus(fuse)
+        bench.crash_nimbus(crash)
         bench.service.kill("wc", 1)
         seconds: dict[str, int] = {}
         for second in range(12):
@@ -227,7 +227,7 @@ def test_wherever_nimbus_dies_workers_that_do_not_stop_have_their_whole_grace() 
             seconds.setdefault("runs" if bench.state.assignment_ids() else "stopped", second)
             seconds.setdefault("there" if bench.state.topology_ids() else "gone", second)
         assert 2 <= seconds["gone"] - seconds["stopped"] <= 3, at
-        if not fuse.is_burnt:
+        if not crash.has_crashed:
             return
     raise AssertionError("Nimbus died every time")
 
@@ -235,12 +235,14 @@ def test_wherever_nimbus_dies_workers_that_do_not_stop_have_their_whole_grace() 
 def test_wherever_the_driver_dies_in_a_submission_it_runs_or_nothing_is_left() -> None:
     ends = set()
     for at in range(1, LIMIT):
-        bench, fuse = Phoenix(), Fuse(at)
-        bench.doom_driver(fuse)
+        bench, crash = CrashingBench(), CrashPoint(at)
+        bench.crash_driver(crash)
         try:
-            bench.service.submit("other", wordcount(2), {"topology.workers": 1}, b"other code", seed=fuse.around(bench.keeper).seed)
+            bench.service.submit(
+                "other", wordcount(2), {"topology.workers": 1}, b"other code", seed=crash.around(bench.keeper).seed
+            )
         except StoreUnavailableError:
-            assert fuse.is_dead
+            assert crash.is_dead
         bench.follow_driver()
         bench.advance(30)
         others = [each for each in bench.state.topology_ids() if each != bench.old]
@@ -249,7 +251,7 @@ def test_wherever_the_driver_dies_in_a_submission_it_runs_or_nothing_is_left() -
         assert bench.state.read_assignment(bench.old) == bench.before, at
         assert_tidy(bench, at)
         ends.add(len(others))
-        if not fuse.is_burnt:
+        if not crash.has_crashed:
             break
         if not others:
             assert bench.submit("other", wordcount(2), b"other code", topology__workers=1)
@@ -260,29 +262,29 @@ def test_wherever_the_driver_dies_in_a_submission_it_runs_or_nothing_is_left() -
 
 def test_wherever_nimbus_dies_in_a_submission_the_next_one_serves_it() -> None:
     for at in range(1, LIMIT):
-        bench, fuse = Phoenix(), Fuse(at)
-        bench.doom_nimbus(fuse)
+        bench, crash = CrashingBench(), CrashPoint(at)
+        bench.crash_nimbus(crash)
         other = bench.submit("other", wordcount(2), b"other code", topology__workers=1)
         bench.advance(10)
         base = bench.state.read_base(other)
         assert base and base.status == TopologyStatus.ACTIVE and len(bench.slots(other)) == 8, at
         assert_tidy(bench, at)
-        if not fuse.is_burnt:
+        if not crash.has_crashed:
             return
     raise AssertionError("Nimbus died every time")
 
 
 def test_wherever_nimbus_dies_code_that_a_host_cannot_open_is_refused() -> None:
     for at in range(1, LIMIT):
-        bench, fuse = Phoenix(), Fuse(at)
+        bench, crash = CrashingBench(), CrashPoint(at)
         bench.supervisors["node-1"].opens = lambda _key: "no module 'x'"
-        bench.doom_nimbus(fuse)
+        bench.crash_nimbus(crash)
         with pytest.raises(InvalidTopologyError, match="the topology cannot run on host host-1: no module 'x'"):
             bench.submit("other", wordcount(2), b"other code", topology__workers=1)
         rest_and_restart(bench, 12)
         assert is_untouched(bench), at
         assert_tidy(bench, at)
-        if not fuse.is_burnt:
+        if not crash.has_crashed:
             return
     raise AssertionError("Nimbus died every time")
 
@@ -291,17 +293,17 @@ def test_wherever_nimbus_dies_code_that_a_host_cannot_open_is_refused() -> None:
 def test_a_submission_whose_stores_fail_for_a_moment_at_any_write_runs_or_leaves_nothing(is_written: bool) -> None:
     ends = set()
     for at in range(1, LIMIT):
-        bench, fuse = Phoenix(), Fuse(at, is_written, is_final=False)
-        bench.doom_client(fuse)
+        bench, crash = CrashingBench(), CrashPoint(at, is_written, is_final=False)
+        bench.crash_client(crash)
         with contextlib.suppress(StoreUnavailableError):
-            bench.service.submit("other", wordcount(1), {"topology.workers": 1}, b"code", seed=fuse.around(bench.keeper).seed)
+            bench.service.submit("other", wordcount(1), {"topology.workers": 1}, b"code", seed=crash.around(bench.keeper).seed)
         bench.service._state.store.close()  # the client ends
         rest_and_restart(bench, 40)
         others = [each for each in bench.state.topology_ids() if each != bench.old]
         assert bench.keeper.data == {bench.old: "counts", **dict.fromkeys(others, "seeds")}, at
         assert_tidy(bench, at)
         ends.add(len(others))
-        if not fuse.is_burnt:
+        if not crash.has_crashed:
             break
     else:
         raise AssertionError("the store failed every time")
@@ -314,12 +316,12 @@ def test_a_submission_whose_stores_fail_for_a_moment_at_any_write_runs_or_leaves
 def test_stores_that_fail_nimbus_for_a_moment_at_any_write_change_no_end(name: str, is_written: bool) -> None:
     asked = ASKS[name]
     for at in range(1, LIMIT):
-        bench, fuse = Phoenix(asked.is_inactive), Fuse(at, is_written, is_final=False)
-        bench.doom_nimbus(fuse)
+        bench, crash = CrashingBench(asked.is_inactive), CrashPoint(at, is_written, is_final=False)
+        bench.crash_nimbus(crash)
         asked.ask(bench)
         rest_and_restart(bench, asked.secs)
         assert asked.after(bench), at
         assert_tidy(bench, at)
-        if not fuse.is_burnt:
+        if not crash.has_crashed:
             return
     raise AssertionError("the store failed every time")

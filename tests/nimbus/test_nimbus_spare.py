@@ -14,9 +14,9 @@ from sparkstorm.model.requests import LogLevel
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.nimbus.leader_election import LeaderStore
 from sparkstorm.nimbus.nimbus import Nimbus
-from tests.nimbus.fuses import Fuse
+from tests.nimbus.crash_points import CrashPoint
+from tests.nimbus.crashing_bench import CrashingBench
 from tests.nimbus.nimbus_bench import KEY, FakeSupervisor, wordcount
-from tests.nimbus.phoenix import Phoenix
 from tests.nimbus.test_nimbus_crash_points import (
     LIMIT,
     NEW_CODE,
@@ -31,7 +31,7 @@ from tests.nimbus.test_nimbus_crash_points import (
 )
 
 
-class TwoDrivers(Phoenix):
+class TwoDrivers(CrashingBench):
     """Driver 1 leads and runs a topology; driver 2 came later, has slots too, and its Nimbus stands by."""
 
     def __init__(self, dies_at: int = 1_000_000) -> None:
@@ -41,11 +41,11 @@ class TwoDrivers(Phoenix):
             name = node_of_driver(node, 2)
             self.supervisors[name] = FakeSupervisor(name, supervisor.host, supervisor.ports, self.tree)
         self.sessions = {number: self.register(number) for number in (1, 2)}
-        self.doom_nimbus(fuse := Fuse(1_000_000))
+        self.crash_nimbus(crash := CrashPoint(1_000_000))
         self.spare = self.follower(2)
         self.advance(2)
         assert (self.nimbus.is_leading, self.spare.is_leading) == (True, False)
-        fuse._left = dies_at
+        crash._left = dies_at
 
     def register(self, number: int) -> LocalStateStore:
         session = LocalStateStore(self.tree)
@@ -73,7 +73,7 @@ class TwoDrivers(Phoenix):
         try:
             self.nimbus.step(now_ms)
         except StoreUnavailableError:
-            assert self.fuse and self.fuse.is_dead
+            assert self.crash and self.crash.is_dead
             self.kill_first()
         if hasattr(self, "spare"):
             self.spare.step(now_ms)
@@ -201,8 +201,8 @@ def test_wherever_the_leading_driver_dies_the_spare_brings_the_request_to_its_en
     for at in range(1, LIMIT):
         bench = TwoDrivers(at)
         ask(bench)  # raises unless the request comes to its end
-        assert bench.fuse
-        if not bench.fuse.is_burnt:
+        assert bench.crash
+        if not bench.crash.has_crashed:
             return
         assert bench.spare.is_leading and bench.homes() <= {2}, at
         bench.rest(secs)

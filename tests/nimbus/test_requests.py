@@ -34,8 +34,8 @@ from sparkstorm.model.upgrade import UpgradeOptions
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView
+from tests.nimbus.crashing_bench import Keeper
 from tests.nimbus.nimbus_bench import CODE, KEY, Bench, wordcount
-from tests.nimbus.phoenix import Keeper
 
 FORMS = "0123456789abcdef" * 2
 

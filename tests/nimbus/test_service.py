@@ -352,7 +352,7 @@ def test_a_hot_deploy_with_an_illegal_topology_leaves_the_old_one_running() -> N
     assert base and base.status == TopologyStatus.ACTIVE
 
 
-class Picky:
+class RefusingScheduler:
     """Refuses topologies with more than five executors of split."""
 
     def __init__(self) -> None:
@@ -368,7 +368,7 @@ class Picky:
 
 
 def test_a_hot_deploy_that_cannot_be_assigned_brings_the_old_one_back_with_its_state() -> None:
-    bench, heirs = Bench(scheduler=Picky()), Heirs()
+    bench, heirs = Bench(scheduler=RefusingScheduler()), Heirs()
     bench.nimbus.hooks.retirement = heirs
     old = bench.submit()
     heirs.state_by_id[old] = "counts"
@@ -383,7 +383,7 @@ def test_a_hot_deploy_that_cannot_be_assigned_brings_the_old_one_back_with_its_s
 
 
 def test_what_is_brought_back_is_as_it_was_rebalanced_and_deactivated() -> None:
-    bench = Bench(scheduler=Picky())
+    bench = Bench(scheduler=RefusingScheduler())
     bench.submit()
     bench.service.rebalance("wc", RebalanceOptions(3, {"split": 2}, {"app.colour": "red"}), wait_secs=0)
     bench.advance(2)

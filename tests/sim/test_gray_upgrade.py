@@ -25,7 +25,7 @@ from sparkstorm.model.upgrade import UpgradeOptions, UpgradeState
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.testing.sim_slot import SimSlot
 from sparkstorm.transport.local_reader import LocalReader
-from tests.nimbus.fuses import WRITES, Fuse
+from tests.nimbus.crash_points import WRITES, CrashPoint
 
 WORKERS = 4
 NEVER = 10**9
@@ -438,27 +438,27 @@ def test_an_upgrade_whose_time_is_over_is_completed_as_it_is() -> None:
 
 
 class Doomed(LocalCluster):
-    """A cluster of which one slot's session has a fuse, once it is armed."""
+    """A cluster of which one slot's session has a crash, once it is armed."""
 
     victim: SimSlot | None = None
-    fuse: Fuse | None = None
+    crash: CrashPoint | None = None
     is_reborn = False
 
     def open_session(self, who: str) -> Any:
         store = super().open_session(who)
-        if self.victim is None or who != str(self.victim.slot) or self.fuse is not None:
+        if self.victim is None or who != str(self.victim.slot) or self.crash is not None:
             return store
-        self.fuse = Fuse(NEVER)
-        return self.fuse.around(store)
+        self.crash = CrashPoint(NEVER)
+        return self.crash.around(store)
 
     def arm(self, at: int) -> None:
         """Have the victim's process end at its n-th write from now on."""
-        assert self.fuse is not None
-        self.fuse._left = at
+        assert self.crash is not None
+        self.crash._left = at
 
     def bury(self) -> None:
         """Start the victim again when it has burnt."""
-        if self.victim is not None and self.fuse is not None and self.fuse.is_burnt and not self.is_reborn:
+        if self.victim is not None and self.crash is not None and self.crash.has_crashed and not self.is_reborn:
             self.restart(self.victim)
             self.is_reborn = True
 
@@ -492,12 +492,12 @@ def test_a_slot_that_dies_at_any_write_while_it_upgrades_its_worker_comes_to_the
 
             bench.run(is_done)
             assert bench.new_workers() == (set() if is_back else {victim.slot}), at
-            is_burnt = cluster.fuse is not None and cluster.fuse.is_burnt
+            has_crashed = cluster.crash is not None and cluster.crash.has_crashed
             cluster.arm(NEVER)
             cluster.bury()
             bench.run(cluster.topology().is_placed)
             bench.counts()
-        if not is_burnt:
+        if not has_crashed:
             break
     else:
         raise AssertionError("the slot died every time")
@@ -505,14 +505,14 @@ def test_a_slot_that_dies_at_any_write_while_it_upgrades_its_worker_comes_to_the
 
 
 def doomed(bench: Bench, which: int, is_written: bool) -> tuple[SimSlot, Doomed]:
-    """Put a fuse around the n-th worker's slot."""
+    """Put a crash around the n-th worker's slot."""
     cluster = bench.cluster
     assert isinstance(cluster, Doomed)
     cluster.victim = victim = cluster.topology().workers[which]
     cluster.restart(victim)
     bench.run(cluster.topology().is_placed)
-    assert cluster.fuse is not None
-    cluster.fuse._is_written = is_written
+    assert cluster.crash is not None
+    cluster.crash._is_written = is_written
     return victim, cluster
 
 
@@ -584,12 +584,12 @@ def test_a_master_that_dies_at_any_write_harms_no_upgrade(is_written: bool) -> N
 
             bench.run(is_done)
             assert len(bench.new_workers()) == 2, at
-            is_burnt = cluster.fuse is not None and cluster.fuse.is_burnt
+            has_crashed = cluster.crash is not None and cluster.crash.has_crashed
             cluster.arm(NEVER)
             cluster.bury()
             bench.run(cluster.topology().is_placed)
             bench.counts()
-        if not is_burnt:
+        if not has_crashed:
             break
     else:
         raise AssertionError("the master died every time")

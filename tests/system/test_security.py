@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.system,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user: run this test as root"),
 ]
-STRANGER = Path(__file__).with_name("stranger.py")
+OTHER_USER = Path(__file__).with_name("other_user.py")
 LOOPBACK = ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
 ENDLESS = """
 from sparkstorm.api import BasicBolt, Spout, TopologyBuilder
@@ -118,15 +118,15 @@ def secrets_of(at: Connection) -> dict[str, str]:
 def check_stores(at: Connection) -> None:
     with redis.Redis(port=at.redis.port) as client, pytest.raises(redis.AuthenticationError):
         client.info()
-    stranger = KazooClient(at.zookeeper.hosts, auth_data=[("digest", "somebody:else")])
-    stranger.start(60)
+    other = KazooClient(at.zookeeper.hosts, auth_data=[("digest", "somebody:else")])
+    other.start(60)
     for path in ("", at.zookeeper.root, f"{at.zookeeper.root}/storms", f"{at.zookeeper.root}/tickets"):
         with pytest.raises(NoAuthError):
-            stranger.get_children(path or "/")
+            other.get_children(path or "/")
         with pytest.raises(NoAuthError):
-            stranger.create(f"{path}/x")
-    stranger.stop()
-    stranger.close()
+            other.create(f"{path}/x")
+    other.stop()
+    other.close()
 
 
 def test_another_user_gets_nothing_and_no_secret_lies_in_clear(run: MainJob) -> None:
@@ -148,7 +148,7 @@ def test_another_user_gets_nothing_and_no_secret_lies_in_clear(run: MainJob) -> 
         "files": ["/files/forever.py"],
     }
     answer = subprocess.run(
-        [sys.executable, "-I", "-S", str(STRANGER), json.dumps(asked)], capture_output=True, text=True, check=True, timeout=900
+        [sys.executable, "-I", "-S", str(OTHER_USER), json.dumps(asked)], capture_output=True, text=True, check=True, timeout=900
     )
     got = json.loads(answer.stdout)
     commands = got.pop("commands")

@@ -9,41 +9,41 @@ WRITES = ("put", "create", "ensure_path", "create_sequential", "delete", "put_ep
 KEEPING = ("retire", "hand_over", "seed")  # what a keeper of the topologies' data writes
 
 
-class Fuse:
-    """Counts the writes of all stores it is put around; at the n-th it burns, before the write is done or after."""
+class CrashPoint:
+    """Counts the writes of all stores it is put around; crashes at the n-th, before the write is done or after."""
 
     def __init__(self, at: int, is_written: bool = False, is_final: bool = True) -> None:
         self._left, self._is_written, self._is_final = at, is_written, is_final
         self._stores: list[Any] = []
-        self.is_burnt = False
+        self.has_crashed = False
 
     def around(self, store: Any) -> Any:
-        """The store with the fuse in it."""
+        """Return the store, of which each write counts."""
         self._stores.append(store)
-        return _Fused(store, self)
+        return _CrashingStore(store, self)
 
     @property
     def is_dead(self) -> bool:
         """Return whether nothing reaches the stores any more."""
-        return self.is_burnt and self._is_final
+        return self.has_crashed and self._is_final
 
     def write(self, do: Callable[[], Any]) -> Any:
-        """Let a write through, or burn."""
+        """Let a write through, or crash."""
         self._left -= 1
         if self._left:
             return do()
         if self._is_written:
             do()
-        self.is_burnt = True
+        self.has_crashed = True
         if self._is_final:
             for store in self._stores:
                 getattr(store, "close", lambda: None)()
         raise StoreUnavailableError("the store went away")
 
 
-class _Fused:
-    def __init__(self, inner: Any, fuse: Fuse) -> None:
-        self._inner, self._fuse = inner, fuse
+class _CrashingStore:
+    def __init__(self, inner: Any, crash: CrashPoint) -> None:
+        self._inner, self._crash = inner, crash
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
@@ -51,10 +51,10 @@ class _Fused:
             return found
 
         def call(*arguments: Any, **options: Any) -> Any:
-            if self._fuse.is_dead and name not in KEEPING:  # which belongs to nobody's session
+            if self._crash.is_dead and name not in KEEPING:  # which belongs to nobody's session
                 raise StoreUnavailableError("the process died")
             if name in WRITES + KEEPING:
-                return self._fuse.write(lambda: found(*arguments, **options))
+                return self._crash.write(lambda: found(*arguments, **options))
             return found(*arguments, **options)
 
         return call

@@ -15,7 +15,7 @@ from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView
-from tests.nimbus.fuses import Fuse
+from tests.nimbus.crash_points import CrashPoint
 from tests.nimbus.nimbus_bench import KEY, Bench
 
 
@@ -37,7 +37,7 @@ class Keeper(NothingToRetire):
         self.data[topology_id] = "seeds"
 
 
-class Picky(DefaultScheduler):
+class RefusingScheduler(DefaultScheduler):
     """Refuses topologies that ask for it."""
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
@@ -46,12 +46,12 @@ class Picky(DefaultScheduler):
         super().schedule(topologies, cluster)
 
 
-class Phoenix(Bench):
+class CrashingBench(Bench):
     """A cluster with a topology in it; Nimbus, or the driver with it, dies at its n-th write and is followed by another."""
 
     def __init__(self, is_inactive: bool = False) -> None:
         settings = {"nimbus__topology__blobstore__deletion__delay__ms": 1000, "task__cleanup__timeout__sec": 2}
-        super().__init__(3, (6700, 6701), Picky(), **settings)
+        super().__init__(3, (6700, 6701), RefusingScheduler(), **settings)
         for supervisor in self.supervisors.values():
             supervisor.opens = lambda _key: ""
         self.keeper = Keeper()
@@ -62,7 +62,7 @@ class Phoenix(Bench):
             self.service.deactivate("wc")
         self.advance(3)
         self.before = self.assignment()
-        self.fuse: Fuse | None = None
+        self.crash: CrashPoint | None = None
 
     def rest(self, secs: int) -> None:
         """Let time pass, in strides."""
@@ -75,38 +75,38 @@ class Phoenix(Bench):
         assert found
         return found
 
-    def doom_nimbus(self, fuse: Fuse) -> None:
+    def crash_nimbus(self, crash: CrashPoint) -> None:
         """Another Nimbus, which will die; the client has a session of its own and lives."""
         self.store.close()
-        self.fuse = fuse
-        self._follow(fuse.around(LocalStateStore(self.tree)), fuse.around(self.bytes_store))
-        self.nimbus.hooks.retirement = fuse.around(self.keeper)
+        self.crash = crash
+        self._follow(crash.around(LocalStateStore(self.tree)), crash.around(self.bytes_store))
+        self.nimbus.hooks.retirement = crash.around(self.keeper)
         self.store = LocalStateStore(self.tree)
         self.state = StormState(self.store, KEY)
         self.blobs = BlobStore(self.state, self.bytes_store, KEY)
         self.service = self.client()
 
-    def doom_client(self, fuse: Fuse) -> None:
+    def crash_client(self, crash: CrashPoint) -> None:
         """A client over a session of its own, which will die; Nimbus lives."""
-        self.fuse = fuse
-        state = StormState(fuse.around(LocalStateStore(self.tree)), KEY)
-        blobs = BlobStore(state, fuse.around(self.bytes_store), KEY)
+        self.crash = crash
+        state = StormState(crash.around(LocalStateStore(self.tree)), KEY)
+        blobs = BlobStore(state, crash.around(self.bytes_store), KEY)
         self.service = NimbusService(state, blobs, self.conf, self.clock, self.wait_until)
 
-    def doom_driver(self, fuse: Fuse) -> None:
+    def crash_driver(self, crash: CrashPoint) -> None:
         """Another driver, which will die: Nimbus and its service over one session."""
         self.store.close()
-        self.fuse = fuse
-        self.store = fuse.around(LocalStateStore(self.tree))
+        self.crash = crash
+        self.store = crash.around(LocalStateStore(self.tree))
         self.state = StormState(self.store, KEY)
-        whole, self.bytes_store = self.bytes_store, fuse.around(self.bytes_store)
+        whole, self.bytes_store = self.bytes_store, crash.around(self.bytes_store)
         self.start_nimbus()
         self.bytes_store = whole
-        self.nimbus.hooks.retirement = fuse.around(self.keeper)
+        self.nimbus.hooks.retirement = crash.around(self.keeper)
 
     def follow_driver(self) -> None:
         """The driver that comes after."""
-        self.fuse = None
+        self.crash = None
         self.restart_nimbus()
         self.nimbus.hooks.retirement = self.keeper
 
@@ -122,9 +122,9 @@ class Phoenix(Bench):
         try:
             self.nimbus.step(now_ms)
         except StoreUnavailableError:
-            assert self.fuse and self.fuse.is_burnt
+            assert self.crash and self.crash.has_crashed
             if not self.state.store.is_connected:
                 raise  # the whole driver
-            if self.fuse.is_dead:
+            if self.crash.is_dead:
                 self._follow(LocalStateStore(self.tree), self.bytes_store)
         self.check()

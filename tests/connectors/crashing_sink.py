@@ -12,7 +12,7 @@ from sparkstorm.testing import FeederSpout, LocalCluster, Shared, die
 CONF = {"topology.epoch.rows": 4, "topology.max.worker.deaths": 1000, "topology.sink.patience.secs": 1}
 
 
-class Mortal(TransactionalSink):
+class CrashingSink(TransactionalSink):
     """Counts phases down and dies before or after one; its connections are closed then, as by the end of a process."""
 
     opened: ClassVar[list[TransactionalSink]] = []
@@ -58,7 +58,7 @@ def feed(sink: TransactionalSink, fields: Sequence[str], rows: Sequence[Sequence
     """Write rows on a simulated cluster; the dead letters."""
     spout, builder = FeederSpout(list(fields)), TopologyBuilder()
     builder.set_spout("feed", spout)
-    builder.set_bolt("sink", sink if isinstance(sink, Mortal) else Mortal(sink, Shared([0])), inputs="feed")
+    builder.set_bolt("sink", sink if isinstance(sink, CrashingSink) else CrashingSink(sink, Shared([0])), inputs="feed")
     try:
         with LocalCluster() as cluster:
             cluster.submit(builder.build(), CONF)
@@ -67,8 +67,8 @@ def feed(sink: TransactionalSink, fields: Sequence[str], rows: Sequence[Sequence
             cluster.run_until_idle()
             return cluster.dead_letters
     finally:
-        while Mortal.opened:
-            Mortal.opened.pop().cleanup()
+        while CrashingSink.opened:
+            CrashingSink.opened.pop().cleanup()
 
 
 def die_everywhere(make: Callable[[int], tuple[TransactionalSink, Callable[[], None]]], rows: int = 20) -> int:
@@ -76,11 +76,11 @@ def die_everywhere(make: Callable[[int], tuple[TransactionalSink, Callable[[], N
     data = [(n, f"text {n}") for n in range(rows)]
     sink, check = make(0)
     clean = Shared([0])
-    feed(Mortal(sink, clean), ["n", "text"], data)
+    feed(CrashingSink(sink, clean), ["n", "text"], data)
     check()
     for number in range(1, -clean.value[0] + 1):
         sink, check = make(number)
-        feed(Mortal(sink, Shared([number])), ["n", "text"], data)
+        feed(CrashingSink(sink, Shared([number])), ["n", "text"], data)
         try:
             check()
         except AssertionError as error:

@@ -1,6 +1,6 @@
 """Another user of the machine, without any credential: it asks ports, files and processes of a run for what they hold.
 
-Run as root by its path (`python -I -S stranger.py JSON`): it becomes user 65534 when its imports are done, because that
+Run as root by its path (`python -I -S other_user.py JSON`): it becomes user 65534 when its imports are done, because that
 user may not be able to start this interpreter. The argument names `addresses`, `pids`, `folders` and `files` to try; the
 answer, one JSON object, has what it got: `blocks` and `streams` from Spark and `read` files in hexadecimal, `environ` and
 `memory` (pids that let it look) and `commands` (command lines by pid).
