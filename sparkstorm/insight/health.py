@@ -237,8 +237,8 @@ def _of_component(component: str, tasks: Sequence[TaskLoad], busiest: TaskLoad |
     executed, failed, late = (sum(values) for values in zip(*((t.executed, t.failed, t.late) for t in tasks), strict=True))
     ended = failed + sum(load.acked for load in tasks)  # trees, of a spout: it executes nothing
     if failed and failed >= _FAULTY * (executed or ended):
-        what = f"{failed:,} of {executed:,} executed inputs failed" if executed else f"{failed:,} of {counted(ended, 'tree')} failed"
-        found.append(Culprit(Fault.FAILING, component, f"{component}: {what}"))
+        of = f"{executed:,} executed inputs" if executed else counted(ended, "tree")
+        found.append(Culprit(Fault.FAILING, component, f"{component}: {failed:,} of {of} failed"))
     if late and late >= _FAULTY * executed:
         found.append(Culprit(Fault.LATE, component, f"{component}: {late:,} of {executed:,} inputs came too late"))
     most = max(tasks, key=lambda load: load.busy)
