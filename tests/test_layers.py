@@ -93,7 +93,7 @@ LAZY_WITHIN: dict[str, str | tuple[str, ...]] = {
         "sparkstorm.transport.frames",
         "sparkstorm.transport.initial_state",
     ),
-    "cli": "sparkstorm.",
+    "cli": ("sparkstorm.", "yaml"),
     "testing": "sparkstorm.replay",
 }
 FILES = sorted(PACKAGE.rglob("*.py"))

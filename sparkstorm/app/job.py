@@ -39,7 +39,7 @@ def perform(options: argparse.Namespace) -> int:
     topology, by_value = make_topology(job)
     prepare(job.name, job.name, topology, topology_conf(job), job.conf.as_dict())  # what Nimbus would refuse needs no Spark
     cluster = options.cluster or os.environ.get(VARIABLE)
-    is_json = getattr(options, "json", False)
+    is_json = getattr(options, "output", "") == "json"
     run = Run(job, topology, by_value, options.fresh, Console(sys.stderr if is_json else None), is_shared=bool(cluster))
     if cluster:
         from sparkstorm.app.remote_run import run_remotely

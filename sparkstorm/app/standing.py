@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 from sparkstorm.app.exit_status import INTERRUPTED, OK, guarded, leave
 from sparkstorm.app.job import say_warnings
 from sparkstorm.client.connect import VARIABLE
-from sparkstorm.client.logs import shown
 from sparkstorm.cluster.nimbus_state import DriverInfo
 from sparkstorm.config import Conf, load_conf, merge, parse_override
 from sparkstorm.embedded.connection import read_only_path
 from sparkstorm.embedded.stores import connection_path, not_configured
 from sparkstorm.errors import SparkStormError, StoreUnavailableError
 from sparkstorm.hosting.tied_child import tied
-from sparkstorm.model.names import counted
+from sparkstorm.model.names import counted, shown
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.settings import DriverSettings
 

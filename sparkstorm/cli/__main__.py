@@ -40,6 +40,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "without a cluster": {
         "new_project": ("init",),
         "offline": ("explain", "show", "schedule", "recorded"),
+        "contexts": ("context",),
         "completion": ("completion",),
     },
 }
@@ -118,6 +119,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser(words[0] if words else "").parse_args(words)
     run: Verb = arguments.run
     try:
+        if getattr(arguments, "context", None):
+            from sparkstorm.client.contexts import file_of_context
+
+            arguments.cluster = file_of_context(arguments.context)
         return run(arguments)
     except SparkStormError as error:
         sys.stdout.flush()

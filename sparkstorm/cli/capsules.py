@@ -6,12 +6,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.cli.common import EXITS, OK, opened, write_json
+from sparkstorm.cli.common import EXITS, OK, add_cluster, add_json, is_for_programs, opened, write_json
 from sparkstorm.cli.dead_letters import letter_text, read_letters_of_file
-from sparkstorm.client.logs import shown
 from sparkstorm.errors import InvalidConfigError, NotAliveError
 from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.names import counted, file_name
+from sparkstorm.model.names import counted, file_name, shown
 from sparkstorm.recording.capsule_files import ENDING, read_capsule, write_capsule
 from sparkstorm.recording.capsule_tests import name_of_test, text_of_test
 
@@ -25,8 +24,8 @@ def add_verbs(verbs: Any) -> None:
     verb.add_argument("--pytest", nargs="?", const="", metavar="TEST.py", help="write a test that fails as the run did")
     verb.add_argument("--topology", metavar="MODULE:FUNCTION", help="builds the topology (default: as the job file says)")
     verb.add_argument("--force", action="store_true", help="write over a test that is there")
-    verb.add_argument("--cluster", metavar="FILE", help="connection file of the cluster; else SPARKSTORM_CLUSTER names it")
-    verb.add_argument("--json", action="store_true", help="write JSON, for programs")
+    add_cluster(verb)
+    add_json(verb)
     verb.set_defaults(run=capsule)
 
 
@@ -44,7 +43,7 @@ def capsule(arguments: argparse.Namespace) -> int:
         test.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InvalidConfigError(f"{test} cannot be written: {error.strerror}") from error
-    if arguments.json:
+    if is_for_programs(arguments):
         write_json({"capsule": str(path), "test": str(test)})
     else:
         print(f"{test}: run it with python -m pytest {test}")
@@ -75,7 +74,7 @@ def _letter(arguments: argparse.Namespace) -> DeadLetter:
 
 
 def _show(arguments: argparse.Namespace, path: Path, letter: DeadLetter) -> None:
-    if arguments.json:
+    if is_for_programs(arguments):
         write_json({"capsule": str(path), "letter": letter.as_record()})
         return
     print(letter_text(str(path), letter))

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sparkstorm.cli.common import FAILED, OK, add_topology_verb, at_least, opened, say, steps, write_json
+from sparkstorm.cli.common import FAILED, OK, add_topology_verb, at_least, is_for_programs, opened, say, steps, write_json
 from sparkstorm.client import TopologyHandle
 from sparkstorm.config import check, parse_override
 from sparkstorm.errors import InvalidConfigError
@@ -87,7 +87,7 @@ def rebalance(arguments: argparse.Namespace) -> int:
     with opened(arguments, writes=True) as cluster:
         handle = cluster.topology(arguments.name)
         plan = handle.plan_rebalance(options)
-        if not arguments.json:
+        if not is_for_programs(arguments):
             print(plan_text(plan, handle.tasks()))
         elif arguments.plan_only:
             write_json(plan_record(plan))

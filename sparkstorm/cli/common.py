@@ -1,18 +1,20 @@
-"""Common parts of the verbs: options, the connection, times, and errors as one sentence with an exit status."""
+"""Common parts of the verbs: options, the connection, formats, times, and errors as one sentence with an exit status."""
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sparkstorm.cli import terminal
+from sparkstorm.model.names import shown
 
 if TYPE_CHECKING:
     from sparkstorm.client import ClusterClient
@@ -22,21 +24,40 @@ if TYPE_CHECKING:
 Verb = Callable[[argparse.Namespace], int]
 OK, FAILED = 0, 1
 NAME_HELP = "name or id of the topology"
+FORMATS = ("table", "json", "yaml", "csv")
 EXITS = "exit status: 0 done, 1 refused or failed (one sentence on stderr), 2 wrong arguments, 130 stopped with Ctrl-C"
 
 
-def add_verb(verbs: Any, name: str, run: Verb, help: str, **options: Any) -> argparse.ArgumentParser:
-    """Add a verb that speaks to a cluster: with --cluster and --json."""
+def add_verb(verbs: Any, name: str, run: Verb, help: str, is_listing: bool = False, **options: Any) -> argparse.ArgumentParser:
+    """Add a verb that speaks to a cluster: with --cluster, --context and --json; one that lists things has all formats."""
     verb: argparse.ArgumentParser = verbs.add_parser(name, help=help, description=run.__doc__, **{"epilog": EXITS, **options})
-    verb.add_argument("--cluster", metavar="FILE", help="connection file of the cluster; else SPARKSTORM_CLUSTER names it")
-    verb.add_argument("--json", action="store_true", help="write JSON, for programs")
+    add_cluster(verb)
+    add_formats(verb) if is_listing else add_json(verb)
     verb.set_defaults(run=run)
     return verb
 
 
+def add_cluster(verb: argparse.ArgumentParser) -> None:
+    """Add the options that name a cluster."""
+    named = verb.add_mutually_exclusive_group()
+    named.add_argument("--cluster", metavar="FILE", help="connection file of the cluster; else SPARKSTORM_CLUSTER names it")
+    named.add_argument("--context", metavar="CONTEXT", help="the cluster of that name (`sparkstorm context list`)")
+
+
+def add_json(verb: argparse.ArgumentParser) -> None:
+    """Add the option for programs."""
+    verb.add_argument("--json", dest="output", action="store_const", const="json", default="table", help="write JSON, for programs")
+
+
+def add_formats(verb: argparse.ArgumentParser) -> None:
+    """Add the option for programs, and the one that chooses among all formats."""
+    add_json(verb)
+    verb.add_argument("-o", "--output", choices=FORMATS, default="table", help="format of what is listed (table)")
+
+
 def add_watched_verb(verbs: Any, name: str, run: Verb, help: str, **options: Any) -> argparse.ArgumentParser:
-    """Add a verb that only looks: with --watch, which shows it again and again."""
-    verb = add_verb(verbs, name, run, help, **options)
+    """Add a verb that only looks: in all formats, and with --watch, which shows it again and again."""
+    verb = add_verb(verbs, name, run, help, is_listing=True, **options)
     verb.add_argument(
         "--watch",
         nargs="?",
@@ -108,10 +129,48 @@ def sampled_topology(arguments: argparse.Namespace, cluster: ClusterClient) -> T
 
 def say(arguments: argparse.Namespace, text: str, record: Mapping[str, Any]) -> None:
     """Write one result: a line for people, or an object."""
-    if arguments.json:
+    if is_for_programs(arguments):
         write_json(record)
     else:
         print(text, flush=True)
+
+
+def is_for_programs(arguments: argparse.Namespace) -> bool:
+    """Return whether a program reads what is written, and no person."""
+    return str(arguments.output) != "table"
+
+
+def write(arguments: argparse.Namespace, record: Any, rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Write a record as JSON or YAML, or its rows as CSV; return False, and write nothing, where a table is asked for.
+
+    In CSV a mapping within a row has a column for each of its keys, and a list is one cell.
+    """
+    if arguments.output == "json":
+        write_json(record)
+    elif arguments.output == "yaml":
+        import yaml
+
+        plain = json.loads(json.dumps(record, default=str))  # enums and tuples are none of YAML's
+        print(yaml.safe_dump(plain, allow_unicode=False, explicit_start=True, sort_keys=False), end="", flush=True)
+    elif arguments.output == "csv":
+        flat = [_flat(row) for row in rows]
+        titles = [*dict.fromkeys(name for row in flat for name in row)]
+        table = csv.DictWriter(sys.stdout, titles, restval="", lineterminator="\n")
+        table.writeheader()
+        table.writerows(flat)
+        sys.stdout.flush()
+    return is_for_programs(arguments)
+
+
+def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{name}.")
+        else:
+            text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+            found[f"{prefix}{name}"] = shown(text) if isinstance(text, str) else text
+    return found
 
 
 def write_json(value: Any) -> None:
@@ -121,7 +180,7 @@ def write_json(value: Any) -> None:
 
 def steps(arguments: argparse.Namespace) -> Callable[[str], None]:
     """Return what says the steps of a request: on stderr when stdout is for a program."""
-    return lambda step: print(step, file=sys.stderr if arguments.json else sys.stdout, flush=True)
+    return lambda step: print(step, file=sys.stderr if is_for_programs(arguments) else sys.stdout, flush=True)
 
 
 def when(time_ms: int) -> str:

@@ -108,7 +108,9 @@ def candidates(
         return []
     else:
         action = waits or positionals[0]
-        topology, file = given.get("name"), given.get("cluster")
+        topology, file, context = (given.get(name) for name in ("name", "cluster", "context"))
+        if context is not None:
+            file = _file_of_context(context)
         found = action.choices if action.choices is not None else names(str(action.metavar or action.dest), topology, file)
     return sorted({each for each in map(str, found) if each.startswith(word) and _PLAIN.fullmatch(each)})
 
@@ -121,18 +123,32 @@ def _option(parser: argparse.ArgumentParser, word: str) -> argparse.Action | Non
     return next((action for action in parser._actions if word in action.option_strings), None)
 
 
+def _file_of_context(context: str) -> str:
+    """Return the path of a context's connection file; one that is not there for a context that is none."""
+    from sparkstorm.client.contexts import file_of_context
+    from sparkstorm.errors import SparkStormError
+
+    try:
+        return file_of_context(context)
+    except SparkStormError:
+        return "/dev/null"
+
+
 def live_names(metavar: str, topology: str | None, file: str | None) -> Iterable[str]:
     """Return the names of a kind that an argument's metavar asks for; nothing where the cluster cannot be asked."""
     if metavar in ("KEY", "KEY=VALUE"):
         from sparkstorm.config import keys
 
         return [f"{name}=" if metavar == "KEY=VALUE" else name for name in keys()]
-    if metavar not in ("NAME", "ID", "COMPONENT", "COMPONENT=N", "NODE:PORT", "HOST"):
+    if metavar not in ("NAME", "CONTEXT", "ID", "COMPONENT", "COMPONENT=N", "NODE:PORT", "HOST"):
         return ()
     from sparkstorm.client import connect
+    from sparkstorm.client.contexts import read_contexts
     from sparkstorm.errors import SparkStormError
 
     try:
+        if metavar == "CONTEXT":
+            return read_contexts().files
         with connect(file) as cluster:
             if metavar == "NAME":
                 return [each.name for each in cluster.summaries()]

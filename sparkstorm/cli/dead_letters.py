@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from sparkstorm.app.dead_letter_file import Groups, line_of, read_dead_letters
-from sparkstorm.cli.common import EXITS, FAILED, OK, add_verb, opened, say, write_json
+from sparkstorm.cli.common import EXITS, FAILED, OK, add_verb, is_for_programs, opened, say, write
 from sparkstorm.client import ClusterClient
 from sparkstorm.client.dead_letters import StoredLetters
-from sparkstorm.client.logs import shown
 from sparkstorm.errors import InvalidConfigError, NotAliveError
 from sparkstorm.model.dead_letter import Cause, DeadLetter
-from sparkstorm.model.names import counted
+from sparkstorm.model.names import counted, shown
 
 _SHOWN_CAUSES = 20
 
@@ -24,7 +23,7 @@ def add_verbs(verbs: Any) -> None:
     """Add it to the command line."""
     verb = verbs.add_parser("dead-letters", help="list, show, replay or drop inputs that were given up", epilog=EXITS)
     actions = verb.add_subparsers(required=True, metavar="ACTION")
-    action = add_verb(actions, "list", list_letters, "by cause, the most frequent first")
+    action = add_verb(actions, "list", list_letters, "by cause, the most frequent first", is_listing=True)
     action.add_argument("name", nargs="?", metavar="NAME", help="name or id of a topology, or a dead-letters.jsonl; else all")
     action.add_argument("--lines", action="store_true", help="each letter as a line of JSON, its values whole")
     action = add_verb(actions, "show", show, "one letter with its values and its cause")
@@ -45,15 +44,13 @@ def _add_letters(action: argparse.ArgumentParser, nargs: str) -> None:
 def list_letters(arguments: argparse.Namespace) -> int:
     """List dead letters by cause, or each as a line of JSON; they stay until they are dropped or replayed."""
     if arguments.name is not None and (arguments.name.endswith(".jsonl") or Path(arguments.name).is_dir()):
-        _list(arguments, arguments.name, ((id, letter, b"") for id, letter in read_letters_of_file(Path(arguments.name))))
-        return OK
+        of_file = ((id, letter, b"") for id, letter in read_letters_of_file(Path(arguments.name)))
+        return _list(arguments, [(arguments.name, of_file)])
     with opened(arguments) as cluster:
         found = cluster.dead_letters(arguments.name)
-        if not found and not arguments.json:
+        if not found and not arguments.lines and not is_for_programs(arguments):
             print(f"no dead letters{f' of {arguments.name}' if arguments.name else ''} are kept")
-        for topology_id, letters in found.items():
-            _list(arguments, topology_id, iter(letters))
-    return OK
+        return _list(arguments, [(topology_id, iter(letters)) for topology_id, letters in found.items()])
 
 
 def read_letters_of_file(path: Path) -> Iterator[tuple[str, DeadLetter]]:
@@ -64,22 +61,29 @@ def read_letters_of_file(path: Path) -> Iterator[tuple[str, DeadLetter]]:
         raise InvalidConfigError(f"{path} cannot be read: {error}") from error
 
 
-def _list(arguments: argparse.Namespace, title: str, letters: Iterable[tuple[str, DeadLetter | None, bytes]]) -> None:
-    if arguments.lines:
-        for id, letter, data in letters:
-            print(line_of(id, letter, data), flush=True)
-        return
-    groups, ids_by_cause = Groups(), dict[Cause, list[str]]()
-    for id, letter, _ in letters:
-        ids_by_cause.setdefault(groups.add(letter), []).append(id)
-    count = sum(group.count for _, group in groups.largest())
-    if arguments.json:
+def _list(arguments: argparse.Namespace, several: Iterable[tuple[str, Iterable[tuple[str, DeadLetter | None, bytes]]]]) -> int:
+    """Write the letters of topologies or of a file; for programs, one record for each."""
+    rows = []
+    for title, letters in several:
+        if arguments.lines:
+            for id, letter, data in letters:
+                print(line_of(id, letter, data), flush=True)
+            continue
+        groups, ids_by_cause = Groups(), dict[Cause, list[str]]()
+        for id, letter, _ in letters:
+            ids_by_cause.setdefault(groups.add(letter), []).append(id)
+        count = sum(group.count for _, group in groups.largest())
         causes = [{"cause": str(cause), "count": group.count, "ids": ids_by_cause[cause]} for cause, group in groups.largest()]
-        write_json({"of": title, "count": count, "causes": causes})
-        return
-    print(f"{title}: {counted(count, 'dead letter')}")
-    for line in groups.lines(_SHOWN_CAUSES):
-        print(f"  {shown(line)}", flush=True)
+        rows += [{"of": title, **each} for each in causes]
+        if arguments.output != "csv" and write(arguments, {"of": title, "count": count, "causes": causes}, ()):
+            continue
+        if not is_for_programs(arguments):
+            print(f"{title}: {counted(count, 'dead letter')}")
+            for line in groups.lines(_SHOWN_CAUSES):
+                print(f"  {shown(line)}", flush=True)
+    if arguments.output == "csv":
+        write(arguments, None, rows)
+    return OK
 
 
 def show(arguments: argparse.Namespace) -> int:
@@ -90,7 +94,7 @@ def show(arguments: argparse.Namespace) -> int:
     for id, letter in found.items():
         if letter is None:
             print(f"{arguments.name} keeps no dead letter {id} that can be read", file=sys.stderr)
-        elif arguments.json:
+        elif is_for_programs(arguments):
             print(letter.to_line(id))
         else:
             print(letter_text(id, letter))

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sparkstorm.cli.common import FAILED, NAME_HELP, OK, add_watched_verb, at_least, opened, write_json
+from sparkstorm.cli.common import FAILED, NAME_HELP, OK, add_watched_verb, at_least, opened, write
 from sparkstorm.cli.machine import findings, findings_rows
 from sparkstorm.cli.terminal import columns, show, table
-from sparkstorm.client.connect import VARIABLE
-from sparkstorm.client.logs import shown
+from sparkstorm.client.connect import named
 from sparkstorm.config import load_conf, merge
 from sparkstorm.insight.health import Health, TaskLoad
+from sparkstorm.model.names import shown
 
 
 def add_verbs(verbs: Any) -> None:
@@ -37,9 +37,8 @@ def doctor(arguments: argparse.Namespace) -> int:
         return check_machine(arguments)
     with opened(arguments) as cluster:
         found = cluster.topology(arguments.name).health(arguments.seconds)
-    if arguments.json:
-        write_json({**asdict(found), "is_well": found.is_well})
-    else:
+    record = {**asdict(found), "is_well": found.is_well}
+    if not write(arguments, record, record["loads"]):
         show(health_text(found, columns()))
     return OK if found.is_well else FAILED
 
@@ -47,12 +46,11 @@ def doctor(arguments: argparse.Namespace) -> int:
 def check_machine(arguments: argparse.Namespace) -> int:
     """Check Python, Java, the row path, Spark's settings, and the servers: of --conf, else of the cluster that is named."""
     conf = merge(load_conf(arguments.conf) if arguments.conf else {})
-    connection = None if arguments.conf else arguments.cluster or os.environ.get(VARIABLE)
-    found = findings(conf, connection, os.environ)
+    path = None if arguments.conf else named(arguments.cluster)
+    found = findings(conf, str(path) if path else None, os.environ)
     is_well = all(each.is_well for each in found)
-    if arguments.json:
-        write_json({"is_well": is_well, "findings": [asdict(each) for each in found]})
-    else:
+    rows = [asdict(each) for each in found]
+    if not write(arguments, {"is_well": is_well, "findings": rows}, rows):
         show(table(("check", "verdict", "found"), findings_rows(found), columns()))
     return OK if is_well else FAILED
 

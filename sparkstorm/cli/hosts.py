@@ -5,19 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import asdict
 from typing import Any
 
 from sparkstorm.cli.changes import is_wanted, plan_record, plan_text
-from sparkstorm.cli.common import FAILED, OK, add_watched_verb, lasted, opened, say, write_json
+from sparkstorm.cli.common import FAILED, OK, add_watched_verb, is_for_programs, lasted, opened, sampled, say, write, write_json
 from sparkstorm.cli.terminal import columns, show, table
 from sparkstorm.client import ClusterClient
-from sparkstorm.client.logs import shown
 from sparkstorm.clock import SystemClock
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.assignment import SupervisorInfo, WorkerSlot
-from sparkstorm.model.names import counted
-from sparkstorm.model.requests import HostMark, RebalancePlan
+from sparkstorm.insight.records import HostView, to_json
+from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.model.names import counted, shown
+from sparkstorm.model.requests import RebalancePlan
 
 _CHANGES = {
     "drain": "is drained: its workers move as far as slots elsewhere are free; `sparkstorm hosts` shows those that stay",
@@ -45,25 +44,25 @@ def hosts(arguments: argparse.Namespace) -> int:
     if arguments.change:
         return _change(arguments)
     with opened(arguments) as cluster:
-        marks, problems = cluster.host_marks(), cluster.problems()
-        rows = host_rows(cluster.supervisors(), cluster.used_slots(), marks, problems)
-        blacklist = problems.get("blacklist", "")
-    if arguments.json:
-        write_json({"hosts": rows, "marks": {host: asdict(mark) for host, mark in marks.items()}, "blacklist": blacklist})
+        found = sampled(arguments, cluster).cluster()
+    rows = [host_row(each) for each in found.hosts.values() if each.nodes]
+    blacklist = "; ".join(found.problems.get("blacklist", ()))
+    if write(arguments, {"hosts": [to_json(each) for each in found.hosts.values()], "blacklist": blacklist}, rows):
         return OK
     now_ms = SystemClock().now_ms()
     titles = ("host", "rack", "slots", "used", "free", "up", "last beat", "health", "nodes")
     cells = [(*list(row.values())[:5], *_times(row, now_ms), row["health"], ", ".join(row["nodes"])) for row in rows]
     show(table(titles, cells, columns()) if rows else "no host offers a slot")
-    for host, mark in sorted(marks.items()):
-        show(shown(mark_text(host, mark, next((row["used"] for row in rows if row["host"] == host), 0), now_ms)))
+    for each in found.hosts.values():
+        if each.mark:
+            show(shown(mark_text(each, now_ms)))
     if blacklist:
         show(f"blacklisted: {shown(blacklist)}")
     return OK
 
 
-def _times(row: dict[str, Any], now_ms: int) -> tuple[str, str]:
-    return lasted(row["uptime_ms"]), f"{lasted(now_ms - row['time_ms'])} ago"
+def _times(row: Mapping[str, Any], now_ms: int) -> tuple[str, str]:
+    return lasted(row["uptime_ms"]), f"{lasted(now_ms - row['beat_ms'])} ago"
 
 
 def _change(arguments: argparse.Namespace) -> int:
@@ -90,7 +89,7 @@ def _is_agreed(cluster: ClusterClient, arguments: argparse.Namespace) -> bool:
     plans = cluster.plan_drain(arguments.host)
     nodes = {info.supervisor_id for info in cluster.supervisors() if info.host == arguments.host}
     there = {slot for slot in cluster.used_slots() if slot.node in nodes}
-    if not arguments.json:
+    if not is_for_programs(arguments):
         print(drain_text(arguments.host, plans, there))
         for plan in plans:
             print(plan_text(plan, cluster.topology(plan.topology_id).tasks()))
@@ -109,42 +108,31 @@ def drain_text(host: str, plans: Iterable[RebalancePlan], there: Set[WorkerSlot]
     return f"plan for {host}: {len(left)} of {counted(len(there), 'worker')} there move{stay}"
 
 
-def mark_text(host: str, mark: HostMark, num_workers: int, now_ms: int) -> str:
-    """Return what is said of a host that is drained or excluded and has that many workers."""
-    why = f": {mark.reason}" if mark.reason else ""
-    workers = f"; {counted(num_workers, 'worker is', 'workers are')} still there, until slots elsewhere are free"
-    left = workers if mark.is_drained and num_workers else ""
-    return f"{host} {_word(mark)} {lasted(now_ms - mark.since_ms)} ago by {mark.by}{why}{left}"
+def mark_text(host: HostView, now_ms: int) -> str:
+    """Return what is said of a host that is drained or excluded."""
+    why = f": {host.mark_reason}" if host.mark_reason else ""
+    workers = f"; {counted(host.slots_used, 'worker is', 'workers are')} still there, until slots elsewhere are free"
+    left = workers if host.mark == "drained" and host.slots_used else ""
+    return f"{host.host} {host.mark} {lasted(now_ms - (host.mark_since_ms or now_ms))} ago by {host.mark_by}{why}{left}"
 
 
-def _word(mark: HostMark) -> str:
-    return "drained" if mark.is_drained else "excluded"
+def host_row(host: HostView) -> dict[str, Any]:
+    """Return the row of a host that has nodes, one for each driver. Times are those of its newest node, in ms.
 
-
-def host_rows(
-    supervisors: Iterable[SupervisorInfo],
-    used: Set[WorkerSlot],
-    marks: Mapping[str, HostMark] | None = None,
-    problems: Mapping[str, str] | None = None,
-) -> list[dict[str, Any]]:
-    """Return a row for each host by name; a host has a node for each driver. Times are those of its newest node, in ms.
-
-    `health` is "ok", or what is wrong: excluded or drained, blacklisted, no Redis. `problems` are those of Nimbus by subject.
+    `health` is "ok", or what is wrong: excluded or drained, blacklisted, no Redis.
     """
-    problems = problems or {}
-    blacklisted = problems.get("blacklist", "").partition(":")[0].split(", ")
-    by_host: dict[str, list[SupervisorInfo]] = {}
-    for info in sorted(supervisors, key=lambda each: each.supervisor_id):
-        by_host.setdefault(info.host, []).append(info)
-    rows = []
-    for host, infos in sorted(by_host.items()):
-        slots = {WorkerSlot(info.supervisor_id, port) for info in infos for port in info.ports}
-        racks = sorted({rack for info in infos if isinstance(rack := info.scheduler_meta.get("rack"), str)})
-        row = {"host": host, "rack": ", ".join(racks) or None, "slots": len(slots)}
-        row |= {"used": len(slots & used), "free": len(slots - used)}
-        row |= {"uptime_ms": max(info.uptime_ms for info in infos), "time_ms": max(info.time_ms for info in infos)}
-        wrong = [_word(mark)] if (mark := (marks or {}).get(host)) else []
-        wrong += ["blacklisted"] if host in blacklisted else []
-        wrong += ["no Redis"] if all(info.store_problem for info in infos) else []
-        rows.append(row | {"health": ", ".join(wrong) or "ok", "nodes": [info.supervisor_id for info in infos]})
-    return rows
+    nodes = host.nodes.values()
+    wrong = [host.mark] if host.mark else []
+    wrong += ["blacklisted"] if host.is_blacklisted else []
+    wrong += ["no Redis"] if all(each.store_problem for each in nodes) else []
+    return {
+        "host": host.host,
+        "rack": host.rack,
+        "slots": len(host.slots),
+        "used": host.slots_used,
+        "free": len(host.slots) - host.slots_used,
+        "uptime_ms": max(each.uptime_ms for each in nodes),
+        "beat_ms": max(each.beat_ms for each in nodes),
+        "health": ", ".join(wrong) or "ok",
+        "nodes": list(host.nodes),
+    }

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.cli.common import EXITS, OK, add_topology_verb, add_verb, opened, say, steps
+from sparkstorm.cli.common import EXITS, OK, add_topology_verb, add_verb, is_for_programs, opened, say, steps
 from sparkstorm.errors import SlotsUnavailableError
 
 _MASTER_LINE = re.compile(r"\s*spark\.master(?:\s*[=:]\s*|\s+)(\S+)")
@@ -60,7 +60,7 @@ def submit(arguments: argparse.Namespace) -> int:
     from sparkstorm.app.job import perform
     from sparkstorm.client.connect import require_named
 
-    require_named(arguments.cluster)
+    arguments.cluster = require_named(arguments.cluster)
     return perform(arguments)
 
 
@@ -84,7 +84,7 @@ def follow(arguments: argparse.Namespace) -> int:
     from sparkstorm.app.remote_run import follow as follow_topology
 
     with opened(arguments) as found:
-        return follow_topology(found, arguments.name, arguments.json)
+        return follow_topology(found, arguments.name, is_for_programs(arguments))
 
 
 def cluster(arguments: argparse.Namespace) -> int:

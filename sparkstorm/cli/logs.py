@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from sparkstorm.cli.common import OK, add_topology_verb, at_least, clock_time, opened, write_json
+from sparkstorm.cli.common import OK, add_topology_verb, at_least, clock_time, is_for_programs, opened, write_json
 from sparkstorm.client.logs import LogReader
 from sparkstorm.client.tap import Sample
 from sparkstorm.errors import InvalidConfigError, NotAliveError
@@ -42,7 +42,7 @@ def logs(arguments: argparse.Namespace) -> int:
         is_several = arguments.worker is None
         found = {slot: lines[-arguments.lines :] if arguments.lines > 0 else [] for slot, lines in reader.read().items()}
         _write(arguments, found, is_several)
-        if not any(found.values()) and not arguments.json:
+        if not any(found.values()) and not is_for_programs(arguments):
             print(f"the workers of {handle.topology_id} have printed nothing yet", file=sys.stderr)
         while arguments.follow:
             time.sleep(_LOOK_EVERY_S)
@@ -53,7 +53,7 @@ def logs(arguments: argparse.Namespace) -> int:
 def _write(arguments: argparse.Namespace, found: Any, is_several: bool) -> None:
     for slot, lines in found.items():
         for line in lines:
-            if arguments.json:
+            if is_for_programs(arguments):
                 write_json({"worker": slot, "line": line})
             else:
                 print(f"{slot}  {line}" if is_several else line, flush=True)
@@ -83,7 +83,7 @@ _END = object()
 
 def _show(arguments: argparse.Namespace, sample: Sample) -> None:
     said = {"task": sample.task, "time_ms": sample.time_ms, "values": sample.values}
-    if arguments.json:
+    if is_for_programs(arguments):
         print(to_json({**said, "problem": sample.problem} if sample.problem else said), flush=True)
     else:
         what = sample.problem or "  ".join(f"{name}={to_json(value)}" for name, value in sample.values.items())

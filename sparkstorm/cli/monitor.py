@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkstorm.cli.common import OK, add_topology_verb, at_least, clock_time, opened, sampled, write_json
-from sparkstorm.client.logs import shown
+from sparkstorm.cli.common import OK, add_topology_verb, at_least, clock_time, is_for_programs, opened, sampled, write_json
 from sparkstorm.errors import NotAliveError, StoreUnavailableError
 from sparkstorm.insight.records import TopologyView
 from sparkstorm.insight.sampler import check_component
+from sparkstorm.model.names import shown
 from sparkstorm.transport.progress import percentile_ms
 
 _RATES = ("emitted", "executed", "acked", "failed")
@@ -48,7 +48,7 @@ def monitor(arguments: argparse.Namespace) -> int:
             raise StoreUnavailableError(view.problem)
         if arguments.component:
             check_component(view, arguments.component)
-        if not arguments.json:
+        if not is_for_programs(arguments):
             print("  ".join(title.rjust(width) for title, width in _WIDTHS.items()), flush=True)
         last = look(view, arguments.component)
         number = 0
@@ -65,7 +65,7 @@ def monitor(arguments: argparse.Namespace) -> int:
                 continue
             now = look(view, arguments.component)
             record = rates(last, now)
-            if arguments.json:
+            if is_for_programs(arguments):
                 write_json(record)
             else:
                 print(rates_text(record), flush=True)

@@ -19,14 +19,14 @@ from sparkstorm.cli.common import (
     sampled,
     sampled_topology,
     when,
-    write_json,
+    write,
 )
 from sparkstorm.cli.terminal import columns, show, table
-from sparkstorm.client.logs import shown
 from sparkstorm.clock import SystemClock
+from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.insight.records import ClusterView, DriverView, ErrorView, TaskView, TopologyLine, TopologyView, WorkerView, to_json
-from sparkstorm.model.failure import FailureGroup
-from sparkstorm.model.names import driver_of_node
+from sparkstorm.model.failure import Cause, FailureGroup
+from sparkstorm.model.names import driver_of_node, shown
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.scheduling.liveness import FAILED as CANNOT_START
 
@@ -59,8 +59,8 @@ def list_topologies(arguments: argparse.Namespace) -> int:
         found = model.cluster()
         views = [model.topology(topology_id) for topology_id in found.topologies]
     problems = problems_of(found, views)
-    if arguments.json:
-        write_json({"topologies": [to_json(each) for each in found.topologies.values()], "problems": problems})
+    records = [to_json(each) for each in found.topologies.values()]
+    if write(arguments, {"topologies": records, "problems": problems}, records):
         return OK
     titles = ("name", "status", "workers", "executors", "tasks", "up", "owner", "id")
     now_ms = SystemClock().now_ms()
@@ -106,9 +106,8 @@ def status(arguments: argparse.Namespace) -> int:
         return cluster_status(arguments)
     with opened(arguments) as cluster:
         found = sampled_topology(arguments, cluster)
-    if arguments.json:
-        write_json(to_json(found))
-    else:
+    rows = [{"component": name, **sums} for name, sums in counts_by_component(found).items()]
+    if not write(arguments, to_json(found), rows):
         show(status_text(found, SystemClock().now_ms(), columns()))
     return FAILED if found.problem else OK
 
@@ -118,9 +117,9 @@ def tasks(arguments: argparse.Namespace) -> int:
     with opened(arguments) as cluster:
         found = sampled_topology(arguments, cluster)
     by_task = {task: each for component in found.components.values() for task, each in component.tasks.items()}
-    if arguments.json:
-        write_json({"topology_id": found.id, "read_ms": found.read_ms, "tasks": to_json(dict(sorted(by_task.items())))})
-        return OK
+    records = to_json(dict(sorted(by_task.items())))
+    if write(arguments, {"topology_id": found.id, "read_ms": found.read_ms, "tasks": records}, records.values()):
+        return FAILED if found.problem else OK
     show(tasks_text(by_task, columns()))
     if found.problem:
         print(f"counts cannot be read: {shown(found.problem)}", file=sys.stderr)
@@ -146,8 +145,7 @@ def cluster_status(arguments: argparse.Namespace) -> int:
         found = sampled(arguments, cluster).cluster()
     slots = {node: each.slots for host in found.hosts.values() for node, each in host.nodes.items()}
     rows = [_driver(each, slots) for each in sorted(found.drivers.values(), key=lambda each: each.number)]
-    if arguments.json:
-        write_json({"drivers": rows})
+    if write(arguments, {"drivers": rows}, rows):
         return OK
     now_ms = SystemClock().now_ms()
     titles = ("driver", "state", "host", "pid", "slots", "up", "nodes")
@@ -238,9 +236,7 @@ def errors(arguments: argparse.Namespace) -> int:
     with opened(arguments) as cluster:
         model = sampled(arguments, cluster, arguments.name)
         found = model.errors(arguments.name, arguments.component)
-    if arguments.json:
-        write_json(to_json(found))
-    else:
+    if not write(arguments, records := to_json(found), records):
         print("\n".join(map(error_text, found)) or f"no errors of {arguments.name} are kept")
     return OK
 
@@ -248,10 +244,14 @@ def errors(arguments: argparse.Namespace) -> int:
 def failures(arguments: argparse.Namespace) -> int:
     """Show why tuples failed, by cause, the most frequent first, each with its newest failure and the user's frames."""
     with opened(arguments) as cluster:
-        found = cluster.topology(arguments.name).failures(arguments.component)
-    if arguments.json:
-        write_json([{**asdict(each), "text": str(each.cause)} for each in found])
-    else:
+        view = sampled_topology(arguments, cluster)
+        if view.problem:
+            raise StoreUnavailableError(view.problem)
+        counts = {Cause(each.component, each.error, each.place): each.count for each in view.failures}
+        found = cluster.topology(view.id).failures(arguments.component, counts)
+    records = [{**asdict(each), "text": str(each.cause)} for each in found]
+    rows = [{"cause": record["text"], "count": record["count"], **(record["newest"] or {})} for record in records]
+    if not write(arguments, records, rows):
         print("\n".join(map(failures_text, found)) or f"nothing of {arguments.name} has failed")
     return OK
 

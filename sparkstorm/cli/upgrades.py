@@ -16,6 +16,7 @@ from sparkstorm.cli.common import (
     add_topology_verb,
     add_verb,
     at_least,
+    is_for_programs,
     lasted,
     opened,
     say,
@@ -25,13 +26,12 @@ from sparkstorm.cli.common import (
 )
 from sparkstorm.cli.terminal import table
 from sparkstorm.client import TopologyHandle
-from sparkstorm.client.logs import shown
 from sparkstorm.client.upgrade import UpgradeStatus
 from sparkstorm.clock import SystemClock
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.failure import Failure
-from sparkstorm.model.names import counted
+from sparkstorm.model.names import counted, shown
 from sparkstorm.model.upgrade import UpgradeStage
 
 _LOOK_SECS = 0.2
@@ -122,7 +122,7 @@ def compare(arguments: argparse.Namespace) -> int:
     with opened(arguments) as cluster:
         handle = cluster.topology(job.name)
         found = shadow(handle, cluster, topology, topology_conf(job), arguments.recording, arguments.tuples, by_value)
-    if arguments.json:
+    if is_for_programs(arguments):
         write_json(asdict(found))
     else:
         for each in found.differences:

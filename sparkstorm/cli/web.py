@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from sparkstorm.cli.common import EXITS, OK
+from sparkstorm.cli.common import EXITS, OK, add_cluster
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.hosting.tied_child import end_with_input
 
@@ -13,7 +13,7 @@ from sparkstorm.hosting.tied_child import end_with_input
 def add_verbs(verbs: Any) -> None:
     """Add it to the command line."""
     verb = verbs.add_parser("web", help="serve the page of a cluster", description=web.__doc__, epilog=EXITS)
-    verb.add_argument("--cluster", metavar="FILE", help="connection file of the cluster; else SPARKSTORM_CLUSTER names it")
+    add_cluster(verb)
     verb.add_argument("--port", type=int, default=8080, help="port to listen on (8080)")
     verb.add_argument("--address", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     verb.add_argument("--name", action="append", default=[], metavar="HOST[:PORT]", help="name by which browsers ask for it")

@@ -13,6 +13,7 @@ from typing import Any, Final
 from sparkstorm.blobs.redis import RedisBytesStore, greet
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.client.cluster import ClusterClient
+from sparkstorm.client.contexts import file_of_current_context
 from sparkstorm.client.service import NimbusService
 from sparkstorm.clock import SystemClock
 from sparkstorm.cluster.storm_state import StormState
@@ -40,7 +41,8 @@ def connect(
     """Connect to a cluster that runs: `with connect("connection.json") as cluster: ...`.
 
     `connection` is the path of a connection file or its content as a mapping; without it the variable SPARKSTORM_CLUSTER
-    names the file. `conf` overrides keys of the cluster's configuration for this client (time-outs of ZooKeeper, say).
+    names the file, else the current context does (`sparkstorm context`). `conf` overrides keys of the cluster's configuration
+    for this client (time-outs of ZooKeeper, say).
     Raises InvalidConfigError (no such file, or not one) or StoreUnavailableError (a store does not answer).
     """
     at = _load(connection)
@@ -69,11 +71,18 @@ def _load(connection: str | os.PathLike[str] | Mapping[str, Any] | None) -> Conn
 
 
 def require_named(connection: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
-    """Return the path of the connection file, given or in the environment; InvalidConfigError when there is none."""
-    path = connection or os.environ.get(VARIABLE)
+    """Return the path of the connection file; InvalidConfigError when nothing names one."""
+    path = named(connection)
     if not path:
-        raise InvalidConfigError(f"no cluster is named: give its connection file (--cluster FILE), or set {VARIABLE} to it")
+        raise InvalidConfigError(
+            f"no cluster is named: give its connection file (--cluster FILE) or its context (--context NAME), or set {VARIABLE}"
+        )
     return path
+
+
+def named(connection: str | os.PathLike[str] | None) -> str | os.PathLike[str] | None:
+    """Return the path of a connection file: the one given, of the environment, or of the current context; None without."""
+    return connection or os.environ.get(VARIABLE) or file_of_current_context()
 
 
 def zookeeper_address(at: Connection | ReadOnlyConnection, conf: Conf) -> ZooKeeperAddress:

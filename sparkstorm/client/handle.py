@@ -21,7 +21,7 @@ from sparkstorm.errors import IllegalTransitionError, NotAliveError, StoreUnavai
 from sparkstorm.insight.health import Health, Look, examine
 from sparkstorm.insight.reading import TopologyReading
 from sparkstorm.model.assignment import TaskInfo, TopologySummary, WorkerBeat, WorkerSlot
-from sparkstorm.model.failure import Failure, FailureGroup, group_failures
+from sparkstorm.model.failure import Cause, Failure, FailureGroup, group_failures
 from sparkstorm.model.requests import LogLevel, RebalancePlan, topology_name
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.task_beats import TaskBeats
@@ -239,13 +239,14 @@ class TopologyHandle:
         found = [error for each in components for error in self._state.read_errors(self.topology_id, each)]
         return sorted(found, key=lambda error: error.time_ms)
 
-    def failures(self, component: str | None = None) -> list[FailureGroup]:
+    def failures(self, component: str | None = None, counts: Mapping[Cause, int] | None = None) -> list[FailureGroup]:
         """Return failed calls, time-outs, reports and deaths by cause, the most frequent first.
 
-        Counts are exact: workers commit them with their epochs. Time-outs belong to the component of their spout.
+        Counts are exact: workers commit them with their epochs. Time-outs belong to the component of their spout. With
+        `counts`, as a reader of the read model has them, they are not read again.
         """
         letters = (letter.failure for letter in self.dead_letters.read().values())
-        groups = group_failures(self._merged().failures, [*self.errors(component), *letters])
+        groups = group_failures(self._merged().failures if counts is None else counts, [*self.errors(component), *letters])
         return [group for group in groups if component in (None, group.cause.component)]
 
     @property

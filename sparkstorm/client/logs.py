@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Protocol
 
-_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+from sparkstorm.model.names import shown
 
 
 class LogStore(Protocol):
@@ -42,8 +41,3 @@ class LogReader:
 def last_lines(store: LogStore, slot: str, count: int) -> list[str]:
     """Return the end of one worker's log; empty when nothing is kept of it."""
     return list(LogReader(store, slot).read().get(slot, []))[-count:]
-
-
-def shown(line: str) -> str:
-    """Return a line without control characters: a worker may print what it likes, and a terminal obeys some of it."""
-    return _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}", line.rstrip("\r"))

@@ -105,6 +105,7 @@ def _added(windows: Iterable[Window]) -> Window:
 
 def _hosts(reading: Reading, topologies: Mapping[str, TopologyView]) -> dict[str, HostView]:
     workers = {slot: worker for view in topologies.values() for slot, worker in view.workers.items()}
+    blacklisted = {host for sentence in reading.problems.get("blacklist", ()) for host in sentence.partition(":")[0].split(", ")}
     found = {}
     for host in sorted({each.host for each in reading.supervisors} | {*reading.host_marks}):
         nodes = sorted((each for each in reading.supervisors if each.host == host), key=lambda each: each.supervisor_id)
@@ -132,6 +133,10 @@ def _hosts(reading: Reading, topologies: Mapping[str, TopologyView]) -> dict[str
             next((each.store_problem for each in nodes if each.store_problem), ""),
             tuple(slots),
             sum(each.topology_id is not None for each in slots),
+            ", ".join(sorted({rack for each in nodes if isinstance(rack := each.scheduler_meta.get("rack"), str)})) or None,
+            mark.by if mark else "",
+            mark.since_ms if mark else None,
+            host in blacklisted,
         )
     return found
 
@@ -152,6 +157,7 @@ def _node(node: SupervisorInfo, slots: list[SlotView], workers: Mapping[str, Wor
         cpu,
         _known_sum(sizes),
         _known_sum(shares),
+        node.store_problem,
     )
 
 

@@ -313,6 +313,10 @@ class HostView:
     store_problem: str  # why it does not reach Redis
     slots: tuple[SlotView, ...]
     slots_used: int
+    rack: str | None = None  # of its nodes, where their supervisors name one
+    mark_by: str = ""  # who drained or excluded it: "user@host:pid"
+    mark_since_ms: int | None = None
+    is_blacklisted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +333,7 @@ class NodeView:
     cpu_percent: float | None
     memory_used_mb: float | None  # by the workers in its slots, as they were measured; None: no worker
     cpu_used_percent: float | None  # 100 is a whole core
+    store_problem: str = ""  # why its supervisor does not reach Redis
 
 
 @dataclass(frozen=True, slots=True)

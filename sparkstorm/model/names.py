@@ -1,20 +1,27 @@
-"""Conversion of names of topologies, components and hosts to names of nodes and files."""
+"""Conversion of names of topologies, components and hosts to names of nodes and files, and of any text to one for people."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import lru_cache
 from urllib.parse import quote, unquote
 
 MAX_FILE_NAME_BYTES = 180  # file systems take 255; a slot and an ending are added
 _SAFE = "()#:$<>@"
 _HASH_CHARS = 32
+_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @lru_cache(4096)
 def counted(count: int, one: str, many: str = "") -> str:
     """Return a count with its noun: "1 tuple", "1,200 tuples"; `many` is the plural that an -s does not make."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def shown(line: str) -> str:
+    """Return a line without control characters: user code may write what it likes, and a terminal obeys some of it."""
+    return _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}", line.rstrip("\r"))
 
 
 def name_to_node(name: str) -> str:

@@ -16,10 +16,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sparkstorm.client.logs import shown
 from sparkstorm.errors import InvalidConfigError, NotAliveError
 from sparkstorm.insight.records import TopologyView
 from sparkstorm.insight.sampler import ReadModel
+from sparkstorm.model.names import shown
 from sparkstorm.web.answers import acting, guarded, path_name
 from sparkstorm.web.commands import Commands
 

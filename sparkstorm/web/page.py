@@ -20,12 +20,12 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from sparkstorm.client import ClusterClient
-from sparkstorm.client.logs import last_lines, shown
+from sparkstorm.client.logs import last_lines
 from sparkstorm.errors import InvalidConfigError, NotAliveError
 from sparkstorm.insight.records import WINDOWS_S, to_json
 from sparkstorm.insight.sampler import ReadModel
 from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.names import file_name
+from sparkstorm.model.names import file_name, shown
 from sparkstorm.recording.capsule_files import ENDING, write_capsule
 from sparkstorm.recording.capsule_tests import name_of_test, text_of_test
 from sparkstorm.web import actions

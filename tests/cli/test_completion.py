@@ -58,6 +58,7 @@ def test_configuration_keys_are_offered_and_a_cluster_that_is_away_offers_nothin
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("SPARKSTORM_CLUSTER", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/nowhere")  # no contexts
     assert main(["__complete", "explain", "topology.max.spout.p"]) == 0
     assert capsys.readouterr().out == "topology.max.spout.pending\n"
     assert [each for each in live_names("KEY=VALUE", None, None) if "max.spout.p" in each] == ["topology.max.spout.pending="]

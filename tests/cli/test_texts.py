@@ -22,7 +22,7 @@ from sparkstorm.cli.dead_letters import letter_text
 from sparkstorm.cli.jobs import cluster_environment
 from sparkstorm.cli.terminal import table
 from sparkstorm.cli.topologies import error_text, failures_text, problems_of, status_text, tasks_text
-from sparkstorm.client.logs import LogReader, last_lines, shown
+from sparkstorm.client.logs import LogReader, last_lines
 from sparkstorm.config import keys, merge
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.insight.records import TopologyView
@@ -30,7 +30,7 @@ from sparkstorm.insight.topology_views import error_view
 from sparkstorm.model.assignment import ExecutorId, TaskInfo, WorkerSlot
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Cause, Failure, FailureGroup, FailureKind
-from sparkstorm.model.names import counted
+from sparkstorm.model.names import counted, shown
 from sparkstorm.model.requests import LogLevel, RebalancePlan
 from sparkstorm.model.status import RebalanceOptions
 from tests.insight.watched import watched
@@ -307,6 +307,7 @@ def test_a_verb_without_a_cluster_says_so_in_one_sentence(
     arguments: list[str], more: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("SPARKSTORM_CLUSTER", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/nowhere")  # no contexts
     assert main([*arguments, *more]) == 1
     said = capsys.readouterr()
     assert said.out == "" and said.err.startswith("no cluster is named: give its connection file (--cluster FILE)")

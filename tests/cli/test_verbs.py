@@ -150,19 +150,21 @@ def test_a_life(
     listed = said(capsys, "hosts").splitlines()
     assert listed[0].split()[:5] == ["host", "rack", "slots", "used", "free"]
     assert listed[1].split()[:5] == ["host", "-", "4", "2", "2"] and listed[1].endswith("node-1, node-2")
-    assert read(capsys, "hosts")["hosts"][0]["nodes"] == ["node-1", "node-2"]
+    (host,) = read(capsys, "hosts")["hosts"]
+    assert [*host["nodes"]] == ["node-1", "node-2"] and len(host["slots"]) == 4 and host["slots_used"] == 2
+    assert said(capsys, "hosts", "-o", "csv").startswith("host,rack,slots,used,free,uptime_ms,beat_ms,health,nodes\nhost,,4,2,2,")
     assert said(capsys, "hosts", "exclude", "host", "--reason", "new disks").startswith("host is excluded: it gets no new workers")
     marked = said(capsys, "hosts").splitlines()
     assert "excluded" in marked[1] and marked[-1].startswith("host excluded ") and marked[-1].endswith(": new disks")
-    assert read(capsys, "hosts")["marks"]["host"]["is_drained"] is False
+    assert [(each["mark"], each["mark_reason"]) for each in read(capsys, "hosts")["hosts"]] == [("excluded", "new disks")]
     assert read(capsys, "hosts", "include", "host") == {"host": "host", "change": "include"}
-    assert read(capsys, "hosts")["hosts"][0]["health"] == "ok" and len(words.slots()) == 2
+    assert read(capsys, "hosts")["hosts"][0]["mark"] is None and len(words.slots()) == 2
     assert "host w9 is not one of this cluster's: host" in said_both(capsys, "hosts", "drain", "w9")[1]
     assert "name the host" in said_both(capsys, "hosts", "drain")[1]
     drained = "plan for host: 0 of 2 workers there move; 2 stay until slots elsewhere are free\n"
     assert said(capsys, "hosts", "drain", "host", "--plan-only") == drained
     out, error = said_both(capsys, "hosts", "drain", "host")
-    assert out == drained and "--yes" in error and read(capsys, "hosts")["marks"] == {}
+    assert out == drained and "--yes" in error and read(capsys, "hosts")["hosts"][0]["mark"] is None
     assert said(capsys, "hosts", "drain", "host", "--yes").startswith(f"{drained}host is drained: its workers move")
     assert said(capsys, "hosts").splitlines()[-1].endswith("; 2 workers are still there, until slots elsewhere are free")
     assert read(capsys, "hosts", "include", "host")["change"] == "include"

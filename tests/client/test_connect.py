@@ -85,6 +85,7 @@ def test_everything_that_changes_something_is_refused_over_a_read_only_connectio
 
 def test_a_connection_that_is_none_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARKSTORM_CLUSTER", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))  # no contexts
     with pytest.raises(InvalidConfigError, match="set SPARKSTORM_CLUSTER"):
         connect()
     with pytest.raises(InvalidConfigError, match=r"nothing\.json cannot be read: No such file"):

@@ -305,7 +305,7 @@ class Lab:
 
     def slots_by_host(self) -> dict[str, int]:
         """Return the slots of each host, as `sparkstorm hosts` shows them."""
-        return {row["host"]: row["slots"] for row in json.loads(self.answer("hosts", "--json"))["hosts"]}
+        return {row["host"]: len(row["slots"]) for row in json.loads(self.answer("hosts", "--json"))["hosts"]}
 
     def submit(self, name: str, per_second: int, workers: int = 3) -> Watch:
         """Submit a topology with a known answer, and watch it from the client's host."""
