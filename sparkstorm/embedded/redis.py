@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import platform
 import re
@@ -16,6 +17,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from sparkstorm.embedded.append_only_file import close_gaps
 from sparkstorm.embedded.process import (
     EmbeddedServer,
     TetheredProcess,
@@ -27,6 +29,7 @@ from sparkstorm.embedded.process import (
 from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
 from sparkstorm.model.redis_address import RedisAddress
 
+_LOG = logging.getLogger(__name__)
 CHOSEN_SERVER = "SPARKSTORM_REDIS_SERVER"
 OLDEST_VERSION = (6, 2)  # XTRIM MINID, which frees what a commit has consumed
 DEFAULT_MAXMEMORY_MB = 1024
@@ -34,6 +37,7 @@ _LOOPBACK = "127.0.0.1"
 _START_LIMIT_S = 60.0
 _LOADED_BYTES_PER_S = 5_000_000  # of the append-only file, which is read before the first answer; a slow machine's
 _CUT_OLDER_FILE = "the truncated file is not the last file"
+_BAD_FORMAT = re.compile(r"Bad file format reading the append only file ([\w.-]+\.aof)")
 _REWRITE_FROM_MB = 512  # a rewrite of Redis 6.2 writes again what comes in for a second or more, and stops the server meanwhile
 _REWRITE_GROWTH_PERCENT = 200  # counted from a file that holds that second too; more would make a restart with much state slow
 _MEMORY = {  # glibc's allocator, of the bundled server, gives entries back to the system one by one otherwise
@@ -194,16 +198,37 @@ def _write_settings(
 
 
 def _run(data_dir: Path, port: int, password: str) -> TetheredProcess:
-    """Start the server; twice when it died in the middle of a rewrite of a torn file.
-
-    Redis 7 and newer then cut the older one of two files, and end; the next start finds both whole.
-    """
+    """Start the server; a second time where it, or the repair of its file, has mended what kept it from starting."""
     try:
         return _start(data_dir, port, password)
     except EmbeddedServerError as error:
-        if _CUT_OLDER_FILE not in str(error):
+        # Redis 7 and newer, killed in the middle of a rewrite of a torn file, cut the older one of
+        # two files, and end; the next start finds both whole.
+        if _CUT_OLDER_FILE not in str(error) and not _has_closed_gaps(data_dir, str(error)):
             raise
     return _start(data_dir, port, password)
+
+
+def _has_closed_gaps(data_dir: Path, said: str) -> bool:
+    """Remove the gaps that a full disk has left in the file which the server refuses; False when it has none."""
+    bad = _BAD_FORMAT.search(said)
+    path = data_dir / "appendonlydir" / (bad[1] if bad else "")
+    if bad is None or not path.is_file():
+        return False
+    try:
+        removed = close_gaps(path)
+    except OSError as error:
+        raise EmbeddedServerError(
+            f"the append-only file {path} has a gap of zero bytes since its disk was full, and cannot be copied without it "
+            f"({error.strerror}): make room for {path.stat().st_size >> 20} MB there and start again; nothing is lost"
+        ) from error
+    if removed:
+        _LOG.warning(
+            "the embedded Redis left a gap of %d zero bytes in %s when its disk was full: closed, and nothing is lost",
+            removed,
+            path,
+        )
+    return removed > 0
 
 
 def _start(data_dir: Path, port: int, password: str) -> TetheredProcess:

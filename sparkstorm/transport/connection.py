@@ -38,7 +38,8 @@ Packed = Sequence[bytes]
 _REFUSED = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
 # codes of replies that a little patience may mend; inside a script's error they stand anywhere in the text
 _PASSING = ("LOADING", "BUSY ", "TRYAGAIN", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS")
-_MEND_BY_CODE = {"OOM ": " (raise its maxmemory, or delete what fills it)", "MISCONF": " (make room on its disk)"}
+MISCONF = "MISCONF"  # the code of Redis for a server that cannot write its files
+_MEND_BY_CODE = {"OOM ": " (raise its maxmemory, or delete what fills it)", MISCONF: " (make room on its disk)"}
 _FULL = tuple(_MEND_BY_CODE)
 _DAMAGED = re.compile(r"DAMAGED\[(.*?)\]\[(.*?)\]", re.DOTALL)  # what a script says of a value that is no number
 # A restarted Redis is used at most this long after it answers. Half would ask a server that loads

@@ -10,6 +10,7 @@ read but not consumed, and is refused when one of them is gone. docs/keys.md lis
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -37,6 +38,7 @@ from sparkstorm.transport.base import (
     entry_order,
 )
 from sparkstorm.transport.connection import (
+    MISCONF,
     Link,
     Packed,
     Script,
@@ -51,6 +53,7 @@ from sparkstorm.transport.store_loss import loss_text, lost_error
 
 __all__ = ["Keys", "RedisTransport", "open_connection"]
 
+_LOG = logging.getLogger(__name__)
 _FIELD = b"f"
 # INFO is a round trip of its own, which few commits should pay. A store fills within half a second
 # only at rates that the back-pressure of bytes stops before; asked every second, spouts would run
@@ -58,6 +61,9 @@ _FIELD = b"f"
 _FULLNESS_EVERY_S = 0.5
 # Lua hands on some thousands of words at most (its C stack).
 _TASKS_AT_ONCE = 1000
+# Between two requests for a rewrite while another one runs: a small file takes 0.2 s, and a request
+# is a round trip between two commits.
+_REWRITE_EVERY_S = 1.0
 _PROVEN = -1  # in place of the number of frames in doubt
 
 
@@ -73,6 +79,8 @@ class RedisTransport:
         # A connection of its own: a blocking XREAD holds up everything behind it.
         self._reading = Reading(address, self._keys)
         self._commit_script = Script("commit.lua", self._link)
+        self._may_have_gap = False  # the append-only file: the server's disk was full, and no rewrite was asked for since
+        self._ask_again_s = 0.0
         self._claim_script = Script("claim.lua", self._link)
         self._oldest_script = Script("oldest.lua", self._link)
         self._states = StateReading(self._link, self._keys)
@@ -235,7 +243,11 @@ class RedisTransport:
 
         # The read travels behind the script and not inside it: what it answers may be lost, and
         # asked for again, which a commit may not.
-        answer, *entries = self._commit_script.run_with(self._keys.prefix, arguments, commands, read)
+        try:
+            answer, *entries = self._commit_script.run_with(self._keys.prefix, arguments, commands, read)
+        except StoreFullError as error:
+            self._may_have_gap |= MISCONF in str(error)
+            raise
         self._require_whole(commit.owner, answer)
         if answer[0] == b"FENCED":
             raise FencedError(f"task {text(answer[1])} belongs to token {text(answer[2])} now")
@@ -248,7 +260,28 @@ class RedisTransport:
             )
         self._proven = self._link.number
         self._reading.note_read(entries)
+        if self._may_have_gap:
+            self._ask_for_rewrite()
         return list(answer[1:])
+
+    def _ask_for_rewrite(self) -> None:
+        """Have the server replace its append-only file, which may have a gap since its disk was full.
+
+        Redis 7 and newer, and Valkey, cannot load a file with a gap (embedded/append_only_file.py); a rewrite leaves it out.
+        A server that is killed before the rewrite has ended still has the gap.
+        """
+        now = time.monotonic()
+        if now < self._ask_again_s:
+            return
+        try:
+            self._link.ask(("BGREWRITEAOF",))
+        except StoreInconsistentError as refusal:
+            # One that began on the full disk may have left the gap in the file that it opened.
+            if "in progress" in str(refusal):
+                self._ask_again_s = now + _REWRITE_EVERY_S
+                return
+            _LOG.warning("Redis cannot rewrite its append-only file, which may have a gap since its disk was full: %s", refusal)
+        self._may_have_gap = False
 
     def _require_whole(self, owner: str, answer: list[Any]) -> None:
         """Refuse a store that was restarted on half a commit."""

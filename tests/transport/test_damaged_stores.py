@@ -284,6 +284,59 @@ def test_a_store_whose_disk_is_full_refuses_every_write_and_then_takes_the_same_
     assert [entry.data for entry in entries] == [b"first", b"second"]
 
 
+def append_only_file(server: RedisServer) -> Path:
+    return max(server.data_dir.rglob("*.incr.aof"), key=lambda path: int(path.name.split(".")[-3]))
+
+
+@contextmanager
+def half_a_write(server: RedisServer) -> Iterator[None]:
+    """The disk has room for seven bytes of the next write: they are written, and cut off again."""
+    client: Any = server.client()
+    former = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
+    client.set("written", b"before")
+    wait_for_aof(client)
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (append_only_file(server).stat().st_size + 7, former[1]))
+    try:
+        client.set("cut", b"off")
+        wait_until(lambda: client.info("persistence")["aof_last_write_status"] == "err", "the failed write")
+        yield
+    finally:
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, former)
+    wait_until(lambda: client.info("persistence")["aof_last_write_status"] == "ok", "the write that goes through")
+    client.close()
+
+
+def test_an_embedded_server_whose_disk_was_full_starts_again_with_all_it_had(own_redis: RedisServer, caplog: Any) -> None:
+    client: Any = own_redis.client()
+    client.bgrewriteaof()  # as each start of ours: the file that it opens is the one that gets a gap
+    wait_until(lambda: append_only_file(own_redis).name.endswith(".2.incr.aof"), "the rewrite")
+    with half_a_write(own_redis):
+        pass
+    client.set("after", b"wards")
+    wait_for_aof(client)
+    own_redis.kill()
+    assert b"\0" * 7 in append_only_file(own_redis).read_bytes()
+    own_redis.restart()
+    assert client.mget("written", "cut", "after") == [b"before", b"off", b"wards"]
+    client.close()
+    [record] = caplog.records
+    assert "left a gap of 7 zero bytes" in record.getMessage()
+
+
+def test_a_worker_that_met_a_full_disk_has_the_file_rewritten(bench: RedisBench) -> None:
+    owner = Counter(bench, "o", 1)
+    client: Any = bench.client
+    owner.step()
+    with half_a_write(bench.server), pytest.raises(StoreFullError, match="MISCONF"):
+        owner.step()
+    asked = client.info("commandstats")["cmdstat_bgrewriteaof"]["calls"]
+    owner.step()
+    owner.step()
+    assert client.info("commandstats")["cmdstat_bgrewriteaof"]["calls"] == asked + 1
+    wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"], "the rewrite")
+    assert b"\0" * 7 not in append_only_file(bench.server).read_bytes()
+
+
 # -- foreign
 
 
