@@ -6,11 +6,11 @@ no more for accumulators that transformations update: each attempt of a task may
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sparkstorm.model.values.metric_values import MetricKind, MetricValue
 from sparkstorm.model.values.metric_values import merged as added_metrics
@@ -91,6 +91,27 @@ class Evidence:
         for output, by_partition in other.times.items():
             for partition, times in by_partition.items():
                 self.add_times(output, partition, times)
+
+    def as_list(self) -> list[Any]:
+        """Return it for a chunk."""
+        metrics = {
+            component: {part: {name: value.as_list() for name, value in values.items()} for part, values in parts.items()}
+            for component, parts in self.metric_parts.items()
+        }
+        times = [[*output, partition, *found] for output, by_part in self.times.items() for partition, found in by_part.items()]
+        return [self.parts, metrics, times]
+
+    @classmethod
+    def of_list(cls, parts: Sequence[Any]) -> Evidence:
+        """Return one from a chunk."""
+        made = cls(parts[0])
+        for component, by_part in parts[1].items():
+            made.metric_parts[component] = {
+                part: {name: MetricValue.of_list(value) for name, value in values.items()} for part, values in by_part.items()
+            }
+        for sender, stream, subscriber, partition, *found in parts[2]:
+            made.times.setdefault((sender, stream, subscriber), {})[partition] = RowTimes(*found)
+        return made
 
     def behind_marks(self, output: OutputKey) -> int:
         """Return how far a result of a window or timer was behind what its task can have announced before."""

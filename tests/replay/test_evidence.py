@@ -7,6 +7,8 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkstorm.model.values.codec import Codec
+from sparkstorm.model.values.metric_values import MetricKind, MetricValue
 from sparkstorm.replay.evidence import Evidence, RowTimes
 from sparkstorm.windowing.watermarks import SourceClock
 
@@ -46,3 +48,16 @@ def test_a_partition_that_ran_twice_counts_once() -> None:
     evidence.merge(other)
     assert evidence.counts == {"bolt": {"executed": 7, "late": 1}}
     assert evidence.times == {OUTPUT: {1: RowTimes(5, 9, 2)}}
+
+
+def test_evidence_is_the_same_after_its_way_through_a_chunk() -> None:
+    evidence = Evidence()
+    evidence.add_counts("bolt", 1, {"executed": 1})
+    evidence.add_counts("bolt", 1 << 24, {"executed": 2, "late": 1})
+    found = MetricValue(MetricKind.HISTOGRAM)
+    found.add(0.5)
+    evidence.add_metrics("bolt", 1, {"seconds": found})
+    evidence.add_times(OUTPUT, 1, RowTimes(5, 9, 2))
+    evidence.add_times(OUTPUT, 0, RowTimes())
+    codec = Codec()
+    assert Evidence.of_list(codec.unpack(codec.pack(evidence.as_list()))) == evidence

@@ -22,6 +22,7 @@ from sparkstorm.model.values.metric_values import MetricValue
 from sparkstorm.model.values.tagged import is_tagged, tag_text
 from sparkstorm.replay.arrow_map import MapBatches, chunks_in, map_in_arrow, quoted
 from sparkstorm.replay.equality_warnings import ReplayWarning, warnings_of
+from sparkstorm.replay.evidence import Evidence
 from sparkstorm.replay.failures import as_result, unwrapped
 from sparkstorm.replay.job import STATE_MARK, result_names, targets_of
 from sparkstorm.replay.plan import Feed, Plan, Stage
@@ -29,7 +30,7 @@ from sparkstorm.replay.results.columns import Columns
 from sparkstorm.replay.results.types import TAGGED, definite_type, merged_type, result_type, typed_array
 from sparkstorm.replay.spark import SparkStages, WriteChunks
 from sparkstorm.replay.tasks.batches import is_batch, unpack_batch
-from sparkstorm.replay.tasks.chunks import DEAD, KEPT_STATE, ROWS, Chunk, OpenChunk
+from sparkstorm.replay.tasks.chunks import DEAD, KEPT_STATE, REPORT, ROWS, Chunk, OpenChunk
 
 _KEY_FIELD = "key{}"
 _LINES = pa.schema([("value", pa.string())])
@@ -149,11 +150,23 @@ class Replay(Mapping[str, DataFrame]):
         with unwrapped():
             for stage in self._plan.stages:
                 if stage.bolts and self._stages.is_kept(stage):
-                    # Counting the result itself runs the stage once. Its frame of chunks,
-                    # counted instead, would be a second way to run the same stage.
+                    # Counting the result itself runs the stage once. Its frame of chunks would be
+                    # a second way to run the same stage.
                     name = self._stages.only_result(stage)
-                    (self[name] if name is not None and self._is_declared(name) else self._stages.frame(stage)).count()
+                    if name is not None and self._is_declared(name):
+                        self[name].count()
+                    else:
+                        self._run_stage(stage)
         return self.counts
+
+    def _run_stage(self, stage: Stage) -> None:
+        """Keep a stage's chunks and read the reports of its tasks from them.
+
+        Accumulators alone may miss a report: a task that is run again after it has kept its chunks reads these, and
+        calls no code of ours (SPARK-41497).
+        """
+        for row in self._stages.frame(stage).where(f"kind = {REPORT}").select("data").collect():
+            self._stages.evidence.value.merge(Evidence.of_list(Codec().unpack(bytes(row.data))))
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:

@@ -21,7 +21,7 @@ from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.tasks.batches import OutEdge, is_batch, pack_batch, put_together, slices, unpack_batch
 
-START, STATE, CLOCK, ROWS, DEAD, KEPT_STATE, KEPT_TIME = range(7)  # a task reads them in this order
+START, STATE, CLOCK, ROWS, DEAD, KEPT_STATE, KEPT_TIME, REPORT = range(8)  # a task reads them in this order
 KEPT = 0  # target of rows that no task of the topology waits for: they are results
 FIRST_ROWS, MOST_ROWS = 64, 8192
 _SMALL_BYTES, _LARGE_BYTES = 128 << 10, 1 << 20
@@ -164,6 +164,10 @@ class ChunkWriter:
     def dead(self, sender: int, data: bytes) -> Chunk:
         """Return a chunk of one dead letter."""
         return self._chunk(DEAD, KEPT, 0, sender, "", 1, data)
+
+    def report(self, evidence: list[Any]) -> Chunk:
+        """Return a REPORT chunk: what the tasks of one partition did."""
+        return self._chunk(REPORT, KEPT, 0, KEPT, "", 1, self._codec.pack(evidence))
 
     def _chunk(self, kind: int, target: int, first_ms: int, sender: int, stream: str, count: int, data: bytes) -> Chunk:
         self._seq += 1

@@ -389,7 +389,10 @@ class _Partition:
             if is_open:
                 yield from self._writer.state(KEPT_TIME, task, run.kept_time())
             run.release()
-        report(self._evidence())
+        evidence = self._evidence()
+        if self._packs_state:
+            yield self._writer.report(evidence.as_list())
+        report(evidence)
 
     def _state_of(self, task: int, component: str, state: MemoryState) -> Iterator[Chunk]:
         if not self._packs_state:
