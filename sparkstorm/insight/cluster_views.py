@@ -7,10 +7,8 @@ from dataclasses import replace
 
 from sparkstorm.insight.reading import Reading
 from sparkstorm.insight.records import (
-    COUNTS,
     WINDOWS_S,
     ClusterView,
-    Counts,
     DriverView,
     HostView,
     NodeView,
@@ -25,6 +23,7 @@ from sparkstorm.insight.topology_views import topology_line
 from sparkstorm.model.assignment import SupervisorInfo, WorkerSlot
 from sparkstorm.model.names import counted
 from sparkstorm.model.requests import OutcomeState
+from sparkstorm.model.task_beats import added
 
 _MEMORY, _CPU = "supervisor.memory.capacity.mb", "supervisor.cpu.capacity"
 
@@ -85,7 +84,7 @@ def _sentence(reading: Reading, topologies: Mapping[str, TopologyView], away: st
 def _added(windows: Iterable[Window]) -> Window:
     found = list(windows)
     seconds = max((each.seconds for each in found), default=0.0)
-    counts = Counts(*(sum(getattr(each.counts, name) for each in found) for name in COUNTS))
+    counts = added(each.counts for each in found)
     if not seconds:
         return Window(0.0, counts)
 

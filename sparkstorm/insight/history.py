@@ -18,9 +18,10 @@ from itertools import chain, pairwise
 from operator import lt, sub
 from typing import TypeAlias
 
-from sparkstorm.insight.records import COUNTS, WINDOWS_S, Counts, Latency, Window
+from sparkstorm.insight.records import WINDOWS_S, Latency, Window
 from sparkstorm.insight.ring import COARSE, FINE, Ring
 from sparkstorm.model.outline import TopologyOutline
+from sparkstorm.model.task_beats import COUNTS, Counts
 from sparkstorm.transport.progress import BUCKETS, PAUSES, Edge, Progress, bucket_bound_ms, percentile_ms
 
 Numbers: TypeAlias = "array[int]"

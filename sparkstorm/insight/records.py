@@ -14,27 +14,11 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+from sparkstorm.model.task_beats import NO_COUNTS, Counts
+
 WINDOWS_S = {"1m": 60, "10m": 600, "3h": 10_800, "24h": 86_400, "all": 0}
 """Windows by name, in seconds; "all" is the whole life of the topology."""
 ALL = "all"
-COUNTS = ("emitted", "transferred", "executed", "acked", "failed", "retried", "parked", "late", "bad", "replayed")
-"""Names of the counts in `Counts`; `parked` is all that was given up, `replayed` what was put back."""
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Exact counts: in a window what was added within it, else since the topology began."""
-
-    emitted: int = 0
-    transferred: int = 0  # emitted times receiving tasks
-    executed: int = 0
-    acked: int = 0  # of a spout: trees that are done; of a bolt: inputs
-    failed: int = 0
-    retried: int = 0
-    parked: int = 0
-    late: int = 0
-    bad: int = 0
-    replayed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +38,7 @@ class Window:
 
     # That it covers: less than its name says while the sampler or the topology is younger; 0: none.
     seconds: float
-    counts: Counts = Counts()
+    counts: Counts = NO_COUNTS
     emitted_per_s: float | None = None  # None: it covers no time
     executed_per_s: float | None = None
     acked_per_s: float | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparkstorm.insight.audit import audit
 from sparkstorm.insight.health import Health, Look, examine
@@ -11,10 +11,8 @@ from sparkstorm.insight.history import Grown, History
 from sparkstorm.insight.reading import TopologyReading
 from sparkstorm.insight.records import (
     ALL,
-    COUNTS,
     WINDOWS_S,
     ComponentView,
-    Counts,
     CulpritView,
     EdgeView,
     ErrorView,
@@ -28,10 +26,10 @@ from sparkstorm.insight.records import (
 )
 from sparkstorm.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
 from sparkstorm.model.failure import Failure
-from sparkstorm.model.task_beats import TaskBeat
+from sparkstorm.model.task_beats import Counts, TaskBeat, added
 from sparkstorm.model.values.metric_values import MetricKind, MetricValue, quantile
-from sparkstorm.model.values.metric_values import merged as added
-from sparkstorm.transport.progress import STATES, Progress, TaskCounts, merge
+from sparkstorm.model.values.metric_values import merged as merged_metrics
+from sparkstorm.transport.progress import STATES, Progress, merge
 
 RECENT = "1m"
 NO_HEARTBEAT = "no heartbeat"
@@ -150,19 +148,10 @@ def _parts(reading: TopologyReading, look: Look, history: History, now_ms: int) 
     return _Parts(reading, look, merge(look.progress.values()), reading.beat_by_task, slots, grown, now_ms)
 
 
-def _counts(counts: TaskCounts | None) -> Counts:
-    return Counts(*(getattr(counts, name) for name in COUNTS)) if counts is not None else Counts()
-
-
-def _sum(of: list[Counts]) -> Counts:
-    return Counts(*(sum(getattr(each, name) for each in of) for name in COUNTS))
-
-
 def _topology_counts(users: list[ComponentView], spouts: list[ComponentView]) -> Counts:
     """Return the sums over user components, with acked and failed of spouts: whole trees."""
-    total, trees = _sum([each.counts for each in users]), _sum([each.counts for each in spouts])
-    values = {name: getattr(trees if name in ("acked", "failed") else total, name) for name in COUNTS}
-    return Counts(**values)
+    trees = added(each.counts for each in spouts)
+    return replace(added(each.counts for each in users), acked=trees.acked, failed=trees.failed)
 
 
 def _task(parts: _Parts, task: int) -> TaskView:
@@ -180,7 +169,7 @@ def _task(parts: _Parts, task: int) -> TaskView:
         host=parts.host(slot),
         state=state,
         uptime_ms=beat.uptime_ms if beat and is_here else None,
-        counts=_counts(counts),
+        counts=added([counts] if counts else ()),
         pending=counts.pending if counts else 0,
         held=counts.held if counts else 0,
         is_exhausted=counts.is_exhausted if counts else False,
@@ -214,7 +203,7 @@ def _component(parts: _Parts, name: str, all_tasks: Mapping[int, TaskView], heal
         inputs=tuple(InputView(each.component, each.stream, each.grouping, each.fields) for each in outline.inputs),
         streams=dict(sorted(outline.streams.items())),
         has_state=bool(outline.state_backend),
-        counts=_sum([each.counts for each in tasks.values()]),
+        counts=added(each.counts for each in tasks.values()),
         windows={window: grown.component(name, is_spout) for window, grown in parts.grown.items()},
         pending=sum(each.pending for each in tasks.values()),
         held=sum(each.held for each in tasks.values()),
@@ -254,7 +243,7 @@ def _user_metrics(merged: Progress) -> tuple[UserMetricView, ...]:
         found += [UserMetricView(component, task, name, str(each.kind), each.value) for name, each in gauges.items()]
         by_component.setdefault(component, []).append({name: each for name, each in values.items() if name not in gauges})
     for component, several in by_component.items():
-        for name, each in added(several).items():
+        for name, each in merged_metrics(several).items():
             shares = quantile(each.buckets, 0.50), quantile(each.buckets, 0.99)
             buckets = dict(sorted(each.buckets.items()))
             found.append(UserMetricView(component, None, name, str(each.kind), each.value, each.count, buckets, *shares))

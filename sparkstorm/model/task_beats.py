@@ -1,21 +1,49 @@
-"""Task heartbeats of a topology: one record, gathered from the heartbeats of its workers. PURE.
+"""Counts of a task as all read them, and task heartbeats of a topology, gathered from those of its workers. PURE.
 
-JStorm's TopologyTaskHbInfo (S0.52). The topology master gathers it, for a topology without one Nimbus does.
+The heartbeats are JStorm's TopologyTaskHbInfo (S0.52). The topology master gathers them, for a topology without one Nimbus does.
+A worker counts in `transport.progress.TaskCounts`, which grows in place: a new record for each turn of a task would cost more
+than the turn. Heartbeats, windows and what clients show hold `Counts`, which do not change under their reader.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from sparkstorm.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
 
-_COUNTS = ("emitted", "transferred", "executed", "acked", "failed", "parked", "retried", "pending", "queued", "queued_ms")
-_NUMBERS = (*_COUNTS, "uptime_ms", "last_error_ms")
+_NUMBERS = ("pending", "queued", "queued_ms", "uptime_ms", "last_error_ms")
 _LATENCIES = ("execute_us", "process_us")
 _ERROR_CHARS = 300
 _MOST_DETAILED = 1500  # tasks with latencies and errors: more would not fit a node
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Exact counts: in a window what was added within it, else since the topology began."""
+
+    emitted: int = 0
+    transferred: int = 0  # emitted times receiving tasks
+    executed: int = 0
+    acked: int = 0  # of a spout: trees that are done; of a bolt: inputs
+    failed: int = 0
+    retried: int = 0
+    parked: int = 0  # all that was given up
+    late: int = 0
+    bad: int = 0
+    replayed: int = 0  # dead letters that were put back
+
+
+COUNTS = tuple(field.name for field in fields(Counts))
+"""Names of the counts."""
+NO_COUNTS = Counts()
+
+
+def added(several: Iterable[Any]) -> Counts:
+    """Return the sums over records that have all of these counts; zeros without any."""
+    each = list(several)
+    return Counts(*(sum(getattr(one, name) for one in each) for name in COUNTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +56,7 @@ class TaskBeat:
     state: str  # of its worker
     time_ms: int  # of its worker's heartbeat
     uptime_ms: int = 0
-    emitted: int = 0
-    transferred: int = 0
-    executed: int = 0
-    acked: int = 0
-    failed: int = 0
-    parked: int = 0
-    retried: int = 0
+    counts: Counts = NO_COUNTS
     pending: int = 0  # trees of a spout that are neither acked nor failed
     queued: int = 0  # rows that wait to be executed, and inputs that wait for their ack or next try
     queued_ms: int = 0  # age of the oldest tree of which a row waits
@@ -77,12 +99,17 @@ def gather(
 
 
 def _task_beat(beat: WorkerBeat, executor: ExecutorId, component: str, stats: Mapping[str, Any]) -> TaskBeat:
-    numbers: dict[str, Any] = {name: value for name in _NUMBERS if type(value := stats.get(name)) is int}
+    counts = Counts(**_whole_numbers(stats, COUNTS))
+    numbers: dict[str, Any] = _whole_numbers(stats, _NUMBERS)
     latencies: dict[str, Any] = {name: _numbers(stats.get(name)) for name in _LATENCIES}
     error = stats.get("last_error")
     text = error[:_ERROR_CHARS] if isinstance(error, str) else ""
     slot = WorkerSlot(beat.node, beat.port)
-    return TaskBeat(component, executor, slot, beat.state, beat.time_ms, last_error=text, **numbers, **latencies)
+    return TaskBeat(component, executor, slot, beat.state, beat.time_ms, counts=counts, last_error=text, **numbers, **latencies)
+
+
+def _whole_numbers(stats: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:
+    return {name: value for name in names if type(value := stats.get(name)) is int}
 
 
 def _numbers(value: Any) -> dict[str, float]:

@@ -18,6 +18,7 @@ import ormsgpack
 
 from sparkstorm.errors import StoreInconsistentError
 from sparkstorm.model.failure import Cause, Failure, FailureKind
+from sparkstorm.model.task_beats import COUNTS
 from sparkstorm.model.values.metric_values import MetricValue
 from sparkstorm.model.values.metric_values import merged as added_metrics
 
@@ -205,7 +206,8 @@ _KINDS = [type(value) for value in astuple(TaskCounts(""))]
 _edge_values = attrgetter(*EdgeCounts.__slots__)
 _EDGE_KINDS = [str, str, str, *[int] * len(EdgeCounts.__slots__)]
 _SUMMED = (
-    *("emitted", "transferred", "executed", "acked", "failed", "parked", "late", "retried", "bad", "replayed", "busy_us"),
+    *COUNTS,
+    "busy_us",
     *(f"{cause}_us" for cause in PAUSES),
 )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 
-from sparkstorm.insight.records import Counts, CulpritView, Latency, Window, to_json
+from sparkstorm.insight.records import CulpritView, Latency, Window, to_json
+from sparkstorm.model.task_beats import Counts
 
 
 def test_a_record_becomes_plain_json_without_nan() -> None:

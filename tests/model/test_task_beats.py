@@ -21,7 +21,7 @@ def test_each_task_has_its_worker_and_its_statistics() -> None:
     assert (found.master_task, found.time_ms, list(found.by_task)) == (8, 20, [3])
     task = found.by_task[3]
     assert (task.component, task.executor, task.slot, task.state) == ("lines", ExecutorId(3, 3), WorkerSlot("n", 1), "RUNNING")
-    assert (task.uptime_ms, task.executed, task.queued, task.emitted) == (5, 9, 1, 0)
+    assert (task.uptime_ms, task.counts.executed, task.queued, task.counts.emitted) == (5, 9, 1, 0)
     assert (task.execute_us, task.process_us, len(task.last_error)) == ({"p50": 3.0, "p99": 8.5}, {}, 300)
     assert decode_record(TaskBeats, encode_record(found), "p") == found
 
@@ -29,13 +29,13 @@ def test_each_task_has_its_worker_and_its_statistics() -> None:
 def test_tasks_of_one_executor_are_told_apart() -> None:
     both = {"executed": 5, "tasks": {"1": {"executed": 2}, "2": {"executed": 3}}}
     found = gather("wc-1-9", None, [beat(1, {ExecutorId(1, 2): both})], COMPONENTS, 0)
-    assert {task: each.executed for task, each in found.by_task.items()} == {1: 2, 2: 3}
+    assert {task: each.counts.executed for task, each in found.by_task.items()} == {1: 2, 2: 3}
 
 
 def test_a_task_that_has_moved_is_where_it_was_placed_last() -> None:
     old, new = beat(1, {ExecutorId(3, 3): {"executed": 1}}, 4, 99), beat(2, {ExecutorId(3, 3): {"executed": 2}}, 5, 98)
     found = gather("wc-1-9", None, [new, old], COMPONENTS, 0)
-    assert (found.by_task[3].slot.port, found.by_task[3].executed) == (2, 2)
+    assert (found.by_task[3].slot.port, found.by_task[3].counts.executed) == (2, 2)
 
 
 def test_what_is_no_statistic_is_left_out() -> None:
@@ -44,4 +44,4 @@ def test_what_is_no_statistic_is_left_out() -> None:
         "wc-1-9", None, [beat(1, {ExecutorId(3, 3): hostile, ExecutorId(1, 2): None, ExecutorId(9, 9): {}})], COMPONENTS, 0
     )
     task = found.by_task[3]
-    assert (list(found.by_task), task.executed, task.emitted, task.execute_us, task.last_error) == ([3], 0, 0, {}, "")
+    assert (list(found.by_task), task.counts.executed, task.counts.emitted, task.execute_us, task.last_error) == ([3], 0, 0, {}, "")

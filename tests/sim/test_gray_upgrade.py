@@ -539,7 +539,7 @@ def test_a_topology_master_alone_in_its_worker_gathers_task_heartbeats_and_upgra
         assert beats.master_task is not None and topology.component_by_task[beats.master_task] == MASTER
         assert {task: each.component for task, each in beats.by_task.items()} == topology.component_by_task
         tags = [each for each in beats.by_task.values() if each.component == "tag"]
-        assert sum(each.executed for each in tags) == sum(each.emitted for each in tags) == sum(bench.fed.values())
+        assert sum(each.counts.executed for each in tags) == sum(each.counts.emitted for each in tags) == sum(bench.fed.values())
         assert all(each.state == "RUNNING" and each.uptime_ms > 0 for each in tags)
         assert all(each.execute_us.keys() == {"p50", "p95", "p99"} for each in tags)
         bench.upgrade(worker__num=3)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict, deque
+from dataclasses import asdict
 from typing import Any
 
 from sparkstorm.executor.runner import ReportError, report_of
+from sparkstorm.model.task_beats import added
 from sparkstorm.transport.base import Commit
 from sparkstorm.transport.progress import EdgeCounts, Progress, TaskCounts
 from sparkstorm.worker.counting.meters import Meters
@@ -14,7 +16,6 @@ from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 _WORTH_SAYING = 10_000
 _CONTAINERS = frozenset({list, dict, set, deque, defaultdict, OrderedDict, Counter})
-_SHOWN = ("emitted", "transferred", "executed", "acked", "failed", "parked", "retried", "pending")
 
 
 class Counters:
@@ -114,9 +115,9 @@ class Counters:
         return found
 
     def _shown(self, tasks: list[int]) -> dict[str, Any]:
-        known = self._progress.counts_by_task
-        counts = {name: sum(getattr(known[task], name) for task in tasks if task in known) for name in _SHOWN}
-        return {**counts, **self._meters.shown(tasks, {**self._task_set.bolts, **self._task_set.spouts})}
+        counts = [counts for task in tasks if (counts := self._progress.counts_by_task.get(task)) is not None]
+        meters = self._meters.shown(tasks, {**self._task_set.bolts, **self._task_set.spouts})
+        return {**asdict(added(counts)), "pending": sum(each.pending for each in counts), **meters}
 
     def keeps(self) -> list[str]:
         """Return the largest of what tasks keep in memory, a phrase each: state, inputs, messages, attributes of user code."""
