@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import Process
 from pathlib import Path
 from random import Random
@@ -50,6 +51,7 @@ from sparkstorm.transport.reader import RedisReader
 from sparkstorm.transport.redis import RedisTransport
 from sparkstorm.worker.epoch import RandomIds
 from sparkstorm.worker.loop import WakeUp, drive
+from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.run import Beats, SlotReporter, WorkerRun, plan_of, start_worker
 
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
@@ -210,9 +212,9 @@ def run_worker(order: Mapping[str, Any]) -> None:
     plan = plan_of(spec, system_topology(topology, conf), lambda name: copy.deepcopy(topology.components[name].instance))
     reporter = SlotReporter(control, clock, 1000, 5)
     beats = Beats(control, clock)
-    run = WorkerRun(
-        spec, control, clock, beats, lambda: start_worker(lambda: plan, transport, clock, RandomIds(), reporter, wake_up.send)
-    )
+    ids = RandomIds()
+    make_parts = partial(WorkerParts, plan, transport, clock, ids, reporter, wake_up.send)
+    run = WorkerRun(spec, control, clock, beats, lambda: start_worker(make_parts))
     drive(run, control, clock, transport, wake_up)
 
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.executor.state import MemoryState
+from sparkstorm.executor.task_observer import TaskObserver
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.names import file_name
 from sparkstorm.model.topology import WATERMARK_STREAM, Topology
@@ -127,11 +128,13 @@ class ThreadedDesk(Desk):
                 self._came.set()
 
 
-class Recorder:
-    """Recorder of one task: `note` executed rows, `settle` after their commit.
+class Recorder(TaskObserver):
+    """Recorder of one task: it notes executed rows, and passes them on after their commit.
 
     With `times`, the store of a task's windows and timers, a beginning holds these too, and watermarks are noted.
     """
+
+    sees_inputs = True
 
     def __init__(
         self,
@@ -152,17 +155,15 @@ class Recorder:
         self._beginning: Beginning | None = None
         self._begin_anew()
 
-    def note(self, tuples: Sequence[Tuple], failures: Failures) -> None:
-        """These are executed in this epoch."""
+    def executed(self, tuples: Sequence[Tuple], failures: Failures, waiting: Sequence[Tuple] = ()) -> None:
         self._noted.append((tuples, {id(tup): failure.text for tup, failure in failures}))
 
-    def note_watermark(self, at_ms: int, fired: int) -> None:
-        """Add windows and timers that have fired in this epoch, and the watermark that made them due."""
-        if self._times is not None and (fired or at_ms != self._mark):
-            self._mark = at_ms
-            self._noted.append(([Tuple((at_ms,), 0, MARK)], {}))
+    def fired(self, watermark_ms: int, count: int) -> None:
+        if self._times is not None and (count or watermark_ms != self._mark):
+            self._mark = watermark_ms
+            self._noted.append(([Tuple((watermark_ms,), 0, MARK)], {}))
 
-    def settle(self) -> None:
+    def committed(self) -> None:
         """Pass the noted rows, which are committed now, to the writer."""
         if not self._noted:
             return

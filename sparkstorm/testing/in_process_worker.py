@@ -36,6 +36,7 @@ from sparkstorm.transport.base import Transport
 from sparkstorm.worker.epoch import RandomIds
 from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.main import exit_code_of
+from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.run import Beats, SlotReporter, WorkerRun, plan_of, start_worker
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.live_shadows import LiveShadows
@@ -277,7 +278,7 @@ class InProcessWorker:
         transport = make(self) if make is not None else SimTransport(self.data.store, self.clock, self.data.arrivals)
         ids = RandomIds(simulation.random.getrandbits(63))
         budget = self._make_budget if self._around.draws_epochs else Budget
-        return start_worker(lambda: self._plan(spec), transport, self.clock, ids, reporter, self._post.set, budget)
+        return start_worker(lambda: WorkerParts(self._plan(spec), transport, self.clock, ids, reporter, self._post.set), budget)
 
     def _plan(self, spec: WorkerSpec) -> WorkerPlan:
         """The plan of a real worker, save that values are checked at every emit, as on the way to another process."""

@@ -14,7 +14,6 @@ from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.inbox import Chunk
 from sparkstorm.worker.tasks.spout_task import SpoutTask
-from sparkstorm.worker.tasks.taps import Taps
 from sparkstorm.worker.timers import TimerService
 
 # A turn's limit for bolts row by row, and for bolts that take batches: a batch has a price of its
@@ -25,8 +24,8 @@ _ROWS_PER_TURN, _ROWS_PER_BATCH = 4096, 1 << 16
 class BoltTurns:
     """Runs rows of bolts; `is_careful` while a worker runs one input per epoch: windows and marks then wait for their own turn."""
 
-    def __init__(self, parts: WorkerParts, budget: Budget, timers: TimerService, taps: Taps) -> None:
-        self._budget, self._timers, self._taps = budget, timers, taps
+    def __init__(self, parts: WorkerParts, budget: Budget, timers: TimerService) -> None:
+        self._budget, self._timers = budget, timers
         self._task_set, self._clock, self._backpressure = parts.task_set, parts.clock, parts.backpressure
         self._failures, self._counters, self._meters = parts.failures, parts.counters, parts.meters
         self._origin = parts.origin
@@ -160,7 +159,8 @@ class BoltTurns:
             emitter.renewed.clear()
         epoch.bytes += emitter.weight()
         counts = self._counters.of(sender.task)
-        self._taps.note(emitter, self._clock)
+        for observer in sender.observers:
+            observer.emitted(emitter)
         counts.add_emitted(*emitter.take_counts())
         if not self.is_careful:
             self._timers.tell(sender)

@@ -20,7 +20,6 @@ from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.tasks.bolt_task import BoltTask, PendingInput
 from sparkstorm.worker.tasks.capsules import Capsules
 from sparkstorm.worker.tasks.circuit_breaker import CircuitBreaker
-from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 
 class FailedInputs:
@@ -28,20 +27,20 @@ class FailedInputs:
 
     def __init__(
         self,
-        plan: WorkerPlan,
+        capsules: Capsules,
         count: Callable[[int], TaskCounts],
         report: ReportError,
         now_ms: Callable[[], int],
         breaker: CircuitBreaker,
     ) -> None:
-        self._plan = plan
+        self._capsules = capsules
+        plan = self._plan = capsules.plan
         self._breaker = breaker
         self._count = count
         self._report = report
         self._now_ms = now_ms
         self._is_exactly_once = plan.delivery.is_exactly_once
         self._policy = plan.retry_policy
-        self._capsules = Capsules(plan)
         self.parked: list[bytes] = []
 
     def poison(self, row: tuple[int, str, int]) -> Suspect | None:
@@ -53,7 +52,8 @@ class FailedInputs:
         """A first failure of an input."""
         failure = self._noted(bolt, failure, self._waited_ms(bolt))
         self._breaker.note_failed(bolt.component)
-        self._capsules.write(bolt, tup, failure)
+        for observer in bolt.observers:
+            observer.failed(tup, failure)
         if self._is_exactly_once:
             self._retry_or_park(epoch, bolt, PendingInput(tup, 0, bolt.oldest_ms, bolt.new_key()), failure)
         else:
@@ -78,7 +78,8 @@ class FailedInputs:
         runner = bolt.runner
         acks, runner.late_acks = runner.late_acks, []
         failures, runner.late_failures = runner.late_failures, []
-        bolt.hooks.settled_late(acks, failures)
+        for observer in bolt.observers:
+            observer.settled_late(acks, failures)
         for tup in acks:
             if (held := bolt.finish_late(tup)) is not None:
                 epoch.let_go(tup.roots, held.edge)

@@ -21,6 +21,7 @@ from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.settings import WorkerSettings
 from sparkstorm.transport.redis import RedisTransport
 from sparkstorm.worker.epoch import RandomIds
+from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.run import BEAT_EVERY_MS, Beats, SlotReporter, WorkerRun, plan_of, start_worker
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.worker import Worker
@@ -142,7 +143,7 @@ def drive(run: WorkerRun, control: WorkerControl, clock: Clock, transport: Redis
 def _start(spec: WorkerSpec, control: WorkerControl, clock: Clock, transport: RedisTransport, wake: Callable[[], None]) -> Worker:
     settings = WorkerSettings.of(spec.conf)
     reporter = SlotReporter(control, clock, settings.error_interval_ms, settings.errors_per_interval)
-    return start_worker(lambda: _plan(spec), transport, clock, RandomIds(), reporter, wake)
+    return start_worker(lambda: WorkerParts(_plan(spec), transport, clock, RandomIds(), reporter, wake))
 
 
 def _plan(spec: WorkerSpec) -> WorkerPlan:

@@ -16,6 +16,7 @@ from sparkstorm.worker.counting.meters import Meters, Reporter
 from sparkstorm.worker.epoch import IdSource, key_source
 from sparkstorm.worker.failed_inputs import FailedInputs
 from sparkstorm.worker.journal import reading
+from sparkstorm.worker.tasks.capsules import Capsules
 from sparkstorm.worker.tasks.circuit_breaker import CircuitBreaker
 from sparkstorm.worker.tasks.store_witness import claimed
 from sparkstorm.worker.tasks.task_factory import TaskFactory, WorkerServices
@@ -32,8 +33,9 @@ class WorkerParts:
         clock: Clock,
         ids: IdSource,
         reporter: Reporter,
-        wake: Callable[[], None],
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
+        """Claim the tasks, then open and prepare their components; errors of user code are raised as they are."""
         self.plan = plan
         self.transport = transport
         self.clock = clock
@@ -41,19 +43,17 @@ class WorkerParts:
         self.reporter = reporter
         self.wake = wake
         self.claim = claimed(plan, transport, clock, ids)
-        with reading(f"{{{plan.topology_id}}}:progress"):
-            known = self.claim.progress
-            self.progress = Progress.decode(known) if known else Progress(started_ms=clock.now_ms())
+        self.progress = self._stored_progress()
         self.meters = Meters(clock.now_ms)
-        services = WorkerServices(
-            clock.now_ms, ids, self.report, wake, key_source(plan.token_by_task), transport, self._metric_values
-        )
+        new_key = key_source(plan.token_by_task)
+        services = WorkerServices(clock.now_ms, ids, self.report, wake, new_key, transport, self._metric_values)
         self.task_set = TaskFactory(plan, services).build(self.claim)
         self.origin = ids.root()  # names this process in the entries that it writes
         self.backpressure = Backpressure(plan)
         self.counters = Counters(plan, self.task_set, self.progress, self.meters)
         self.breaker = CircuitBreaker(plan, self.task_set.bolts, self.counters.of, self.report)
-        self.failures = FailedInputs(plan, self.counters.of, self.report, clock.now_ms, self.breaker)
+        capsules = Capsules(plan, self.task_set.bolts.values())
+        self.failures = FailedInputs(capsules, self.counters.of, self.report, clock.now_ms, self.breaker)
 
     def report(self, failure: Failure, count: int = 1) -> None:
         """Count failures by their cause, and tell the first."""
@@ -61,6 +61,11 @@ class WorkerParts:
         self.progress.count_failure(placed, count)
         self.meters.note_failure(placed)
         self.reporter.error(placed)
+
+    def _stored_progress(self) -> Progress:
+        with reading(f"{{{self.plan.topology_id}}}:progress"):
+            known = self.claim.progress
+            return Progress.decode(known) if known else Progress(started_ms=self.clock.now_ms())
 
     def _metric_values(self, task: int) -> dict[str, MetricValue]:
         return self.progress.metrics_by_task.setdefault(task, {})

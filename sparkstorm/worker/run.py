@@ -33,10 +33,8 @@ from sparkstorm.model.worker_messages import (
 )
 from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.settings import EpochSettings, WorkerSettings
-from sparkstorm.transport.base import Transport
-from sparkstorm.worker.counting.meters import Reporter
-from sparkstorm.worker.epoch import IdSource
 from sparkstorm.worker.epoch_budget import Budget
+from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.tasks.live_shadows import LiveShadows
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.worker import Worker
@@ -158,7 +156,7 @@ class WorkerRun:
 
     def close(self) -> None:
         """End what runs beside the worker."""
-        self._shadows.end(self.worker.task_set if self.worker is not None else None)
+        self._shadows.end()
 
     @property
     def beat_due_ms(self) -> int:
@@ -192,19 +190,11 @@ class WorkerRun:
         return True
 
 
-def start_worker(
-    make_plan: Callable[[], WorkerPlan],
-    transport: Transport,
-    clock: Clock,
-    ids: IdSource,
-    reporter: Reporter,
-    wake: Callable[[], None],
-    make_budget: Callable[[EpochSettings], Budget] = Budget,
-) -> Worker:
+def start_worker(make_parts: Callable[[], WorkerParts], make_budget: Callable[[EpochSettings], Budget] = Budget) -> Worker:
     """Open the code, claim the tasks and make the worker; WorkerFailedError for what user code raises meanwhile."""
     try:
         with surfacing():
-            return Worker(make_plan(), transport, clock, ids, reporter, wake, make_budget)
+            return Worker(make_parts(), make_budget)
     except SparkStormError:
         raise
     except ModuleNotFoundError as error:

@@ -57,8 +57,8 @@ class TimerService:
         if bolt.time is not None and bolt.time.timing is not None:
             fired = bolt.time.timing.advance(bolt.time.heard_ms, self._clock.now_ms())
             epoch.rows += fired
-            for recorder in bolt.recorders:
-                recorder.note_watermark(bolt.time.heard_ms, fired)
+            for observer in bolt.observers:
+                observer.fired(bolt.time.heard_ms, fired)
             self._park_given_up(epoch, bolt, bolt.time.timing)
 
     def fire_one(self, epoch: Epoch, now_ms: int, trying: Callable[[int, str, int], None]) -> BoltTask | None:

@@ -10,19 +10,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from sparkstorm.clock import Clock
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.worker_messages import SetStatus
 from sparkstorm.settings import EpochSettings
-from sparkstorm.transport.base import Commit, Transport
+from sparkstorm.transport.base import Commit
 from sparkstorm.transport.progress import BUSY, COMMIT, READ, STORE
 from sparkstorm.worker.bolt_turns import BoltTurns
 from sparkstorm.worker.careful_turns import CarefulTurns
 from sparkstorm.worker.commits import Commits
 from sparkstorm.worker.counting.loop_time import LoopTime
-from sparkstorm.worker.counting.meters import Reporter
-from sparkstorm.worker.epoch import Epoch, IdSource
+from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.read_window import ReadWindow
@@ -32,7 +30,6 @@ from sparkstorm.worker.tasks.acker_task import CatchUp
 from sparkstorm.worker.tasks.store_witness import StoreWitness
 from sparkstorm.worker.tasks.taps import Taps
 from sparkstorm.worker.tasks.task_factory import TaskSet
-from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.timers import Timeouts, TimerService
 
 _NEVER = float("inf")
@@ -42,25 +39,17 @@ _GATED_MS = 5  # between two looks at the backlog that holds a task back
 class Worker:
     """One worker process's tasks and loop."""
 
-    def __init__(
-        self,
-        plan: WorkerPlan,
-        transport: Transport,
-        clock: Clock,
-        ids: IdSource,
-        reporter: Reporter,
-        wake: Callable[[], None] = lambda: None,
-        make_budget: Callable[[EpochSettings], Budget] = Budget,
-    ) -> None:
-        parts = self.parts = WorkerParts(plan, transport, clock, ids, reporter, wake)
-        self._transport, self._clock, self._ids, self._task_set = transport, clock, ids, parts.task_set
+    def __init__(self, parts: WorkerParts, make_budget: Callable[[EpochSettings], Budget] = Budget) -> None:
+        self.parts = parts
+        plan, clock = parts.plan, parts.clock
+        self._transport, self._clock, self._ids, self._task_set = parts.transport, clock, parts.ids, parts.task_set
         self.progress, self.is_tracking = parts.progress, bool(plan.ackers)
         self._laps = LoopTime(self.progress.loop_us, clock.now_us())
         self._budget = make_budget(EpochSettings.of(plan.conf))
         self._window = ReadWindow()
-        self.taps = Taps(self._task_set.emitters, transport)
+        self.taps = Taps(self._task_set.senders(), parts.transport, clock.now_ms)
         self._timeouts, self._timers, self._sinks = Timeouts(parts), TimerService(parts), Sinks(parts)
-        self._bolt_turns = BoltTurns(parts, self._budget, self._timers, self.taps)
+        self._bolt_turns = BoltTurns(parts, self._budget, self._timers)
         self._spout_turns = SpoutTurns(parts, self._budget, self._bolt_turns.deliver)
         self._careful = CarefulTurns(parts, self._timers, self._bolt_turns, self._spout_turns)
         self._commits = Commits(parts)
@@ -253,7 +242,6 @@ class Worker:
         self._witness.note(pressure.step, now_ms)
         self._task_set.settle()
         self._sinks.note_commit()
-        self.taps.publish(now_ms, has_committed=True)
         due_ms = self._sinks.finish(self._clock.now_ms())
         return self._next_due(self._clock.now_ms(), did=self._commits.has_news) if due_ms is None else due_ms
 

@@ -233,12 +233,12 @@ def test_a_full_disk_costs_rows_and_nothing_else(tmp_path: Path) -> None:
     recorder = Recorder(Desk(), file, None, LIMITS, lambda: now[0])
     now = [1000]
     for number in range(3):
-        recorder.note([Tuple((number,), 0, Source("numbers", 1, "default", ("n",)))], [])
-        recorder.settle()
+        recorder.executed([Tuple((number,), 0, Source("numbers", 1, "default", ("n",)))], [])
+        recorder.committed()
     now[0] += 60_000
     for number in range(3, 7):
-        recorder.note([Tuple((number,), 0, Source("numbers", 1, "default", ("n",)))], [])
-        recorder.settle()
+        recorder.executed([Tuple((number,), 0, Source("numbers", 1, "default", ("n",)))], [])
+        recorder.committed()
     file.close()
     (tmp_path / f"{7:020d}-000001.part").unlink(missing_ok=True)
     (part,) = recorded(tmp_path)
@@ -249,8 +249,8 @@ def test_a_desk_that_falls_behind_refuses_rather_than_waits(tmp_path: Path) -> N
     state = MemoryState(Codec())
     file, desk = SegmentFile(tmp_path, HEADER, LIMITS), ThreadedDesk(most_rows=0)
     recorder = Recorder(desk, file, state, LIMITS, lambda: 0)
-    recorder.note([Tuple((1,), 0, Source("numbers", 1, "default", ("n",)))], [])
-    recorder.settle()
+    recorder.executed([Tuple((1,), 0, Source("numbers", 1, "default", ("n",)))], [])
+    recorder.committed()
     desk.close([file])
     assert list(tmp_path.iterdir()) == []
 

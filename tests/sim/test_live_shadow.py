@@ -288,8 +288,8 @@ def test_a_shadow_that_falls_behind_skips_rows_and_counts_each_of_them(monkeypat
 
     def give() -> None:
         nonlocal given
-        recorder.note([Tuple((given,), 0, Source("words", 1, "default", ("n",)))] * 10, [])
-        recorder.settle()
+        recorder.executed([Tuple((given,), 0, Source("words", 1, "default", ("n",)))] * 10, [])
+        recorder.committed()
         given += 10
 
     for _ in range(30):

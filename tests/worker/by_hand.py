@@ -14,6 +14,7 @@ from sparkstorm.model.topology import Topology
 from sparkstorm.model.worker_messages import SetStatus
 from sparkstorm.transport.local import LocalStore, LocalTransport
 from sparkstorm.worker.epoch import RandomIds
+from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.worker import Worker
 
@@ -58,7 +59,7 @@ class Workers:
             self.conf,
             lambda component: copy.deepcopy(self.topology.components[component].instance),
         )
-        worker = Worker(plan, LocalTransport(self.store), self.clock, RandomIds(self._token), self.said)
+        worker = Worker(WorkerParts(plan, LocalTransport(self.store), self.clock, RandomIds(self._token), self.said))
         worker.follow(SetStatus("ACTIVE"))
         return worker
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sparkstorm.api import BasicBolt, TopologyBuilder
 from sparkstorm.client.tap import Sample, _read, samples
-from sparkstorm.clock import SystemClock
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from sparkstorm.transport.base import START
@@ -105,13 +105,13 @@ def test_a_batch_of_rows_is_cut_to_the_newest(rows: int) -> None:
     store = LocalStore()
     transport, reader = LocalTransport(store), LocalReader(store)
     reader.open_tap("c:default")
-    taps = Taps([emitter], transport)
+    taps = Taps([SimpleNamespace(emitter=emitter, observers=[])], transport, lambda: 1_000)
     taps.look(0)
     pieces: list[Any] = [(pa.record_batch({"n": list(range(rows))}), 0, source)]
     emitter.log.append(pieces)
-    taps.note(emitter, SystemClock())
+    taps.emitted(emitter)
     taps.publish(1_000)
     assert not reader.samples("c:default", START.entry)  # not committed yet
-    taps.publish(2_000, has_committed=True)
+    taps.committed()
     found = [_read(data) for _, data in reader.samples("c:default", START.entry)]
     assert [s.values["n"] for s in found if s] == list(range(rows))[-MOST_ROWS:]

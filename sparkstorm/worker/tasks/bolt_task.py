@@ -18,11 +18,11 @@ from sparkstorm.executor.pieces import count_rows, unfold
 from sparkstorm.executor.runner import BasicRunner, FailedInput, Runner
 from sparkstorm.executor.sink_runner import SinkRunner
 from sparkstorm.executor.state import MemoryState
+from sparkstorm.executor.task_observer import TaskObserver
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import WATERMARK_STREAM
 from sparkstorm.model.tuples import Roots, Tuple
 from sparkstorm.model.values.codec import Codec
-from sparkstorm.recording.recorder import Recorder
 from sparkstorm.tasks.task import Task
 from sparkstorm.transport.base import entry_order
 from sparkstorm.transport.frames import ID_LIMIT, Row
@@ -32,7 +32,6 @@ from sparkstorm.worker.epoch import Epoch, as_roots
 from sparkstorm.worker.open_blocks import Births, Feed
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.call_watch import CallWatch
-from sparkstorm.worker.tasks.hooks import NO_HOOKS
 from sparkstorm.worker.tasks.inbox import Chunk, FindSource, Inbox
 from sparkstorm.worker.tasks.states import Expect
 
@@ -127,8 +126,7 @@ class BoltTask(Task):
         self.pace = 1
         self.new_key = new_key
         self.time: TaskEventTime | None = None  # none: nobody who lives by time is here or behind it
-        self.recorders: list[Recorder] = []
-        self.hooks = NO_HOOKS
+        self.observers: list[TaskObserver] = []
         self.watch: CallWatch | None = None
         self.expect: Expect | None = None  # of a lazy state
         self._all_births = births
@@ -175,12 +173,10 @@ class BoltTask(Task):
         self.executed += len(tuples)
         epoch.rows += len(tuples)
         failures = self.runner.execute_tuples(tuples) if self.watch is None else self.watch.call(self.runner.execute_tuples, tuples)
-        for recorder in self.recorders:
-            recorder.note(tuples, failures)
         waiting = self.runner.unfinished(tuples)
         self.acked += len(tuples) - len(failures) - len(waiting)
-        if self.hooks:
-            self.hooks.executed(tuples, failures, waiting)
+        for observer in self.observers:
+            observer.executed(tuples, failures, waiting)
         for tup in waiting:
             # One that is held already is tried again, and keeps its record with its tries.
             if id(tup) not in self._held_by_tuple:
@@ -232,16 +228,16 @@ class BoltTask(Task):
 
     @property
     def _is_watched(self) -> bool:
-        """Return whether a recorder or hooks see every tuple."""
-        return bool(self.recorders) or bool(self.hooks)
+        """Return whether an observer sees every input."""
+        return any(observer.sees_inputs for observer in self.observers)
 
     def tick(self, epoch: Epoch, tick: Tuple) -> list[Failure]:
         """Run a tick; returns why it failed. A tick needs no ack and does not outlive the call."""
         self.executed += 1
         epoch.rows += 1
         failures = self.execute_tick(tick)
-        for recorder in self.recorders:
-            recorder.note([tick], failures)
+        for observer in self.observers:
+            observer.executed([tick], failures, ())
         return [failure for _, failure in failures]
 
     def hold(self, held: PendingInput) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from sparkstorm.config import keys
 from sparkstorm.errors import RecordingError
 from sparkstorm.executor.state import noting
+from sparkstorm.executor.task_observer import TaskObserver
 from sparkstorm.executor.window_records import WindowTuple
 from sparkstorm.executor.windowed_runner import TimedRunner
 from sparkstorm.model.dead_letter import DeadLetter
@@ -33,14 +34,17 @@ _LEFT_OUT = "topology.environment"  # it may hold passwords
 
 
 class Capsules:
-    """Makes the dead letters of a worker, and writes those of failures that are not parked."""
+    """Makes the dead letters of a worker, and has those of failures that are not parked written."""
 
-    def __init__(self, plan: WorkerPlan) -> None:
-        self._plan = plan
+    def __init__(self, plan: WorkerPlan, bolts: Iterable[BoltTask]) -> None:
+        self.plan = self._plan = plan
         self._indexes = {t: i for tasks in tasks_by_component(plan.component_by_task).values() for i, t in enumerate(sorted(tasks))}
         self._conf = own_settings(plan.conf)
         self._used: dict[int, dict[Any, None]] = {}  # keys by task, of the last try
         self._written: dict[Cause, int] = {}
+        self._folder = plan.settings.record_directory or plan.log_dir
+        for bolt in bolts if self._folder and plan.settings.failure_capsules else ():
+            bolt.observers.append(_CapsuleWriter(self, bolt))
 
     def letter(self, bolt: BoltTask, tup: Tuple, attempts: int, failure: Failure) -> DeadLetter:
         """Return the record of an input that was given up; the state is that of this moment, the failed call undone."""
@@ -65,12 +69,11 @@ class Capsules:
     def write(self, bolt: BoltTask, tup: Tuple, failure: Failure) -> None:
         """Write a capsule of a failure whose input is not parked, the first so many of each cause (topology.failure.capsules)."""
         number = self._written.get(failure.cause, 0)
-        folder = self._plan.settings.record_directory or self._plan.log_dir
-        if number >= self._plan.settings.failure_capsules or not folder or len(self._written) > SMALL:
+        if number >= self._plan.settings.failure_capsules or len(self._written) > SMALL:
             return
         self._written[failure.cause] = number + 1
         name = f"{bolt.component}-{bolt.task}-{failure.time_ms}-{number}"
-        path = Path(folder, FOLDER, file_name(self._plan.topology_id), file_name(name) + ENDING)
+        path = Path(self._folder, FOLDER, file_name(self._plan.topology_id), file_name(name) + ENDING)
         with contextlib.suppress(RecordingError, OSError):  # a full disk fails no tuple
             write_capsule(path, self.letter(bolt, tup, 1, failure))
 
@@ -105,6 +108,16 @@ class Capsules:
                 yield values
                 if len(values) == 1:
                     yield values[0]
+
+
+class _CapsuleWriter(TaskObserver):
+    """Has a capsule written of the failures of one bolt."""
+
+    def __init__(self, capsules: Capsules, bolt: BoltTask) -> None:
+        self._capsules, self._bolt = capsules, bolt
+
+    def failed(self, tup: Tuple, failure: Failure) -> None:
+        self._capsules.write(self._bolt, tup, failure)
 
 
 def own_settings(conf: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from sparkstorm.acking.pending import Outcome
@@ -11,6 +11,7 @@ from sparkstorm.api.hooks import TaskHook, WorkerContext, WorkerHook
 from sparkstorm.errors import WorkerFailedError, show
 from sparkstorm.executor.emitter import Emitter, Route
 from sparkstorm.executor.runner import FailedInput, ReportError, report_of
+from sparkstorm.executor.task_observer import TaskObserver
 from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, raise_out_of_memory
 from sparkstorm.model.tuples import Tuple
 
@@ -60,14 +61,13 @@ def started_hooks(names: Any, context: WorkerContext) -> list[WorkerHook]:
     return hooks
 
 
-class TaskHooks:
-    """The hooks of one task; methods do nothing where there are none."""
+class TaskHooks(TaskObserver):
+    """The hooks of one task."""
+
+    sees_inputs = True
 
     def __init__(self, hooks: Sequence[TaskHook], component: str, task: int, report: ReportError) -> None:
         self._hooks, self._component, self._task, self._report = hooks, component, task, report
-
-    def __bool__(self) -> bool:
-        return bool(self._hooks)
 
     def call(self, method: str, *arguments: Any) -> None:
         """Call a method of every hook; what one raises is reported."""
@@ -79,30 +79,32 @@ class TaskHooks:
                 self._report(report_of(error, self._component, self._task))
 
     def executed(self, tuples: Sequence[Tuple], failures: Sequence[FailedInput], waiting: Sequence[Tuple]) -> None:
-        """Tell of inputs that were executed together: failed, waiting for an ack, or done."""
         failed = {id(tup): failure for tup, failure in failures}
         open_ids = {id(tup) for tup in waiting}
         for tup in tuples:
+            if tup.is_tick:
+                continue
             self.call("bolt_execute", tup)
             if id(tup) in failed:
                 self.call("bolt_fail", tup, failed[id(tup)])
-            elif id(tup) not in open_ids and not tup.is_tick:
+            elif id(tup) not in open_ids:
                 self.call("bolt_ack", tup)
 
-    def settled_late(self, acked: Sequence[Tuple], failed: Sequence[FailedInput]) -> None:
-        """Tell of inputs from earlier epochs."""
+    def settled_late(self, acked: Sequence[Tuple], failures: Sequence[FailedInput]) -> None:
         for tup in acked:
             self.call("bolt_ack", tup)
-        for tup, failure in failed:
+        for tup, failure in failures:
             self.call("bolt_fail", tup, failure)
 
-    def settled(self, outcomes: Iterable[Outcome]) -> None:
-        """Tell of messages that were acked or failed."""
-        for outcome in outcomes if self._hooks else ():
+    def settled(self, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
             if outcome.failure is None:
                 self.call("spout_ack", outcome.message_id)
             else:
                 self.call("spout_fail", outcome.message_id, outcome.failure)
+
+    def close(self) -> None:
+        self.call("cleanup")
 
 
 class HookedEmitter(Emitter):
@@ -126,6 +128,3 @@ def hooked_emitter(component: str, routes: Mapping[str, Route], hooks: TaskHooks
     emitter = HookedEmitter(component, routes, is_strict=True)
     emitter.hooks = hooks
     return emitter
-
-
-NO_HOOKS = TaskHooks((), "", 0, lambda failure: None)

@@ -46,17 +46,15 @@ class LiveShadows:
 
     def follow(self, order: SetShadow, task_set: TaskSet) -> None:
         """Begin what the slot asks for, in place of what was under way."""
-        self.end(task_set)
+        self.end()
         if order.task:
             self._order = order
             self._problem = self._begin(order, task_set)
 
-    def end(self, task_set: TaskSet | None) -> None:
+    def end(self) -> None:
         """End the shadow."""
         if self._recorder is not None and self._bolt is not None:
-            self._bolt.recorders.remove(self._recorder)
-            if task_set is not None:
-                task_set.recorders.remove(self._recorder)
+            self._bolt.observers.remove(self._recorder)
         if self._shadow is not None and self._desk is not None:
             self._shadow.stop()
             self._desk.close([self._shadow])
@@ -91,6 +89,5 @@ class LiveShadows:
         limits = Limits(_UNLIMITED, _UNLIMITED, ComponentSettings.of(spec.conf).record_state_keys)
         self._recorder = Recorder(self._desk, self._shadow, bolt.state, limits, self._now_ms, times)
         self._bolt = bolt
-        bolt.recorders.append(self._recorder)
-        task_set.recorders.append(self._recorder)
+        bolt.observers.append(self._recorder)
         return ""

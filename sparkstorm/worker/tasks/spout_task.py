@@ -14,6 +14,7 @@ from sparkstorm.executor.column_runner import BatchEmitter
 from sparkstorm.executor.emitter import Emitter, fast_emit
 from sparkstorm.executor.event_time import TaskEventTime
 from sparkstorm.executor.runner import ReportError, report_of
+from sparkstorm.executor.task_observer import TaskObserver
 from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, failure_of
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.values.codec import INT_MAX, INT_MIN, Codec
@@ -22,7 +23,6 @@ from sparkstorm.worker.counting.loop_time import TaskTime
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.open_blocks import Births
 from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, teller
-from sparkstorm.worker.tasks.hooks import NO_HOOKS, TaskHooks
 from sparkstorm.worker.tasks.inbox import Inbox
 
 _FAILURES_IN_A_ROW = 10
@@ -149,7 +149,6 @@ class SpoutTask:
         pending: Pending,
         inbox: Inbox,
         births: Births,
-        hooks: TaskHooks = NO_HOOKS,
     ) -> None:
         self.task = task
         self.component = component
@@ -159,7 +158,7 @@ class SpoutTask:
         self.pending = pending
         self.inbox = inbox  # verdicts of the ackers
         self._tell = teller(spout)
-        self._hooks = hooks
+        self.observers: list[TaskObserver] = []
         self.is_open = False
         self.is_active = False
         self.is_dry = False
@@ -284,10 +283,11 @@ class SpoutTask:
         self.collector.immediate.clear()
         if isinstance(self.spout, ThreadedSpout):
             self.spout.call_back([*outcomes, *immediate])
-            self._hooks.settled(called := self.spout.take_called())
+            called = self.spout.take_called()
+            self._show(called)
             self.pending.confirm(called)
             return False  # what it emits on that occasion comes as a batch
-        self._hooks.settled([*outcomes, *immediate])
+        self._show([*outcomes, *immediate])
         for outcome in [*outcomes, *immediate]:
             self._call(lambda o=outcome: self._tell(o))  # type: ignore[misc]
         self.acked += len(self.collector.immediate)
@@ -340,6 +340,10 @@ class SpoutTask:
         """Make the last callbacks and close the source."""
         self.make_callbacks()
         self._call(self.spout.close)
+
+    def _show(self, outcomes: Sequence[Outcome]) -> None:
+        for observer in self.observers:
+            observer.settled(outcomes)
 
     def _asked(self, method: str) -> Any:
         """Return the spout's answer; WorkerFailedError when it raises, since nothing can be put in its place."""

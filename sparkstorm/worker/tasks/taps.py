@@ -7,13 +7,13 @@ its tasks. Without one, nothing else happens.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Protocol
 
-from sparkstorm.clock import Clock
 from sparkstorm.errors import CodecError, SparkStormError
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.pieces import is_piece, unfold
+from sparkstorm.executor.task_observer import TaskObserver
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.tagged import to_json
 from sparkstorm.transport.base import Transport
@@ -26,13 +26,24 @@ _SCANNED = 200
 _MOST_CHARACTERS = 16 * 1024
 
 
-class Taps:
-    """Open taps on the streams of some tasks."""
+class Tapped(Protocol):
+    """A task whose rows can be shown."""
 
-    def __init__(self, emitters: Iterable[Emitter], transport: Transport) -> None:
-        self._transport = transport
-        streams = {(emitter.component, name) for emitter in emitters for name in emitter.routes if not name.startswith("__")}
-        self._names = sorted(tap_name(component, stream) for component, stream in streams)
+    emitter: Emitter
+    observers: list[TaskObserver]
+
+
+class Taps(TaskObserver):
+    """Open taps on the streams of some tasks; it observes the tasks whose streams are looked at."""
+
+    def __init__(self, tasks: Iterable[Tapped], transport: Transport, now_ms: Callable[[], int]) -> None:
+        self._transport, self._now_ms = transport, now_ms
+        self._tasks_by_name: dict[str, list[Tapped]] = {}
+        for task in tasks:
+            for stream in task.emitter.routes:
+                if not stream.startswith("__"):
+                    self._tasks_by_name.setdefault(tap_name(task.emitter.component, stream), []).append(task)
+        self._tapped: list[Tapped] = []
         self._fresh: dict[str, deque[str]] = {}  # of the epoch at hand
         self._committed: dict[str, deque[str]] = {}
         self._due_ms = 0
@@ -41,17 +52,15 @@ class Taps:
         """Ask the store which taps are open, and publish what is left."""
         self.publish(now_ms)
         try:
-            found = self._transport.open_taps(self._names)
+            found = self._transport.open_taps(sorted(self._tasks_by_name))
         except SparkStormError:  # a commit will find out what is wrong with the store
             return
         if found != self._fresh.keys():
             self._set(found)
 
-    def note(self, emitter: Emitter, clock: Clock) -> None:
+    def emitted(self, emitter: Emitter) -> None:
         """Sample what a task has emitted since its counts were taken."""
-        if not self._fresh:
-            return
-        now_ms = clock.now_ms()
+        now_ms = self._now_ms()
         back: dict[int, int] = {}
         samples: dict[int, tuple[Any, Source]] = {}
         for rows in reversed(emitter.log[-_SCANNED:]):
@@ -64,14 +73,15 @@ class Taps:
         for row in reversed(samples.values()):
             self._keep(row, now_ms)
 
-    def publish(self, now_ms: int, has_committed: bool = False) -> None:
-        """Publish what was committed, by now also the epoch at hand; ten times a second at the most."""
-        if not self._fresh:
-            return
-        if has_committed:
-            for name, fresh in self._fresh.items():
-                self._committed[name].extend(fresh)
-                fresh.clear()
+    def committed(self) -> None:
+        """Take the samples of the epoch at hand for committed, and publish them if it is time."""
+        for name, fresh in self._fresh.items():
+            self._committed[name].extend(fresh)
+            fresh.clear()
+        self.publish(self._now_ms())
+
+    def publish(self, now_ms: int) -> None:
+        """Publish what was committed, ten times a second at the most."""
         if now_ms < self._due_ms or not any(self._committed.values()):
             return
         self._due_ms = now_ms + _EVERY_MS
@@ -87,6 +97,11 @@ class Taps:
     def _set(self, names: Collection[str]) -> None:
         self._fresh = {name: deque(maxlen=MOST_ROWS) for name in sorted(names)}
         self._committed = {name: deque(maxlen=MOST_ROWS) for name in self._fresh}
+        for task in self._tapped:
+            task.observers.remove(self)
+        self._tapped = list({id(task): task for name in self._fresh for task in self._tasks_by_name[name]}.values())
+        for task in self._tapped:
+            task.observers.append(self)
 
     def _keep(self, row: Any, now_ms: int) -> None:
         source: Source = row[2]

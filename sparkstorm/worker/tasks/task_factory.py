@@ -43,7 +43,7 @@ from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, threaded
 from sparkstorm.worker.tasks.bolt_task import BoltTask, decode_held
 from sparkstorm.worker.tasks.call_watch import CallWatch
-from sparkstorm.worker.tasks.hooks import NO_HOOKS, TaskHooks, hooked_emitter, started_hooks, task_hooks
+from sparkstorm.worker.tasks.hooks import TaskHooks, hooked_emitter, started_hooks, task_hooks
 from sparkstorm.worker.tasks.inbox import Inbox
 from sparkstorm.worker.tasks.spout_task import SpoutCollector, SpoutTask
 from sparkstorm.worker.tasks.states import expecting, stored_state
@@ -74,9 +74,7 @@ class TaskSet:
     ackers: dict[int, AckerTask] = field(default_factory=dict)
     journals: dict[int, Journal] = field(default_factory=dict)
     inboxes: dict[int, Inbox] = field(default_factory=dict)
-    recorders: list[Recorder] = field(default_factory=list)
     recording: Recording | None = None
-    hooks: list[TaskHooks] = field(default_factory=list)
     metrics: dict[int, TaskMetrics] = field(default_factory=dict)
     worker_hooks: list[WorkerHook] = field(default_factory=list)
 
@@ -90,8 +88,9 @@ class TaskSet:
         for bolt in self.bolts.values():
             bolt.settle()
         self.blocks.settle()
-        for recorder in self.recorders:
-            recorder.settle()
+        for sender in self.senders():
+            for observer in sender.observers:
+                observer.committed()
 
     def close(self) -> None:
         """Clean up components after the last commit."""
@@ -104,8 +103,9 @@ class TaskSet:
                 self.report_error(report_of(error, bolt.component, bolt.task))
             if isinstance(bolt.runner, ManualRunner):
                 bolt.runner.close()
-        for hooks in self.hooks:
-            hooks.call("cleanup")
+        for sender in self.senders():
+            for observer in sender.observers:
+                observer.close()
         for hook in self.worker_hooks:
             try:
                 hook.shutdown()
@@ -164,7 +164,7 @@ class TaskFactory:
             if component not in (ACKER, MASTER):
                 metrics = TaskMetrics(component, self._around.metric_values(task), get_ident)
                 self._metrics_of[task] = task_set.metrics[task] = metrics
-            self._add_hooks(task_set, task, component)
+                self._add_hooks(task, component)
             task_set.inboxes[task] = Inbox(
                 task, self._plan.codec, self.source, record.cursor, self._kind_of_frames(component), self._spout_tasks
             )
@@ -177,13 +177,10 @@ class TaskFactory:
                 self._add(task_set, task, component, record)
         return task_set
 
-    def _add_hooks(self, task_set: TaskSet, task: int, component: str) -> None:
-        hooks = NO_HOOKS
-        if component not in (ACKER, MASTER) and (names := self._plan.component_settings(component).task_hooks):
-            hooks = TaskHooks(task_hooks(names), component, task, self._around.report_error)
+    def _add_hooks(self, task: int, component: str) -> None:
+        if names := self._plan.component_settings(component).task_hooks:
+            hooks = self._hooks_of[task] = TaskHooks(task_hooks(names), component, task, self._around.report_error)
             hooks.call("prepare", self._parts.conf(component), self._context(task, component))
-            task_set.hooks.append(hooks)
-        self._hooks_of[task] = hooks
 
     def _add(self, task_set: TaskSet, task: int, component: str, record: TaskRecord) -> None:
         if component == ACKER:
@@ -195,8 +192,7 @@ class TaskFactory:
         else:
             task_set.bolts[task] = bolt = self._bolt(task, component, task_set, record)
             if component in self._plan.settings.recorded_components:
-                bolt.recorders.append(recorder := self._recorder(bolt, task_set))
-                task_set.recorders.append(recorder)
+                bolt.observers.append(self._recorder(bolt, task_set))
 
     def _kind_of_frames(self, component: str) -> int:
         """Return the kind of frame that a task of this component receives: acker messages, settled roots, or rows."""
@@ -220,8 +216,9 @@ class TaskFactory:
 
     def _emitter(self, task: int, component: str) -> Emitter:
         _, _, routes, timed_outputs = self._parts.outputs(task, frozenset(self._plan.tasks), self._blocks.targets_of(component))
-        hooks, is_strict = self._hooks_of[task], self._plan.is_strict or self._plan.is_careful
-        emitter = hooked_emitter(component, routes, hooks) if hooks else Emitter(component, routes, is_strict)
+        is_strict = self._plan.is_strict or self._plan.is_careful
+        hooks = self._hooks_of.get(task)
+        emitter = Emitter(component, routes, is_strict) if hooks is None else hooked_emitter(component, routes, hooks)
         emitter.timed_outputs = timed_outputs
         self._metrics_of[task].bind(emitter.note)
         return emitter
@@ -256,14 +253,15 @@ class TaskFactory:
         emitter = self._emitter(task, component)
         expect_batches = partial(self._blocks.expect_batches, component)
         collector = SpoutCollector(emitter, task, self._root_maker(), self._around.report_error, self._plan.codec, expect_batches)
-        hooks = self._hooks_of[task]
-        has_callbacks = bool(hooks) or type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
+        hooks = self._hooks_of.get(task)
+        has_callbacks = hooks is not None or type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
         limit = self._plan.component_settings(component).max_spout_pending
         pending = Pending(limit, has_callbacks, self._plan.settings.workers)
         if spout.blocking or self._plan.component_settings(component).executor_threads:
             spout = threaded(spout, self._around.wake)
         births = self._blocks.births(component)
-        made = SpoutTask(task, component, spout, emitter, collector, pending, task_set.inboxes[task], births, hooks)
+        made = SpoutTask(task, component, spout, emitter, collector, pending, task_set.inboxes[task], births)
+        made.observers += [] if hooks is None else [hooks]
         with reading(self._key("journal", task)):
             fields = list(task_set.journals[task].read(record))
             if self._time_plan.is_told(component):
@@ -293,7 +291,8 @@ class TaskFactory:
             made = BoltTask(task, component, bolt, runner, emitter, state, inbox, new_key, births, feed)
             made.expect = expecting(self._plan.topology, component, bolt, state)
             task_set.journals[task].lazy = state if isinstance(state, LazyState) else None
-            made.hooks = self._hooks_of[task]
+            if task in self._hooks_of:
+                made.observers.append(self._hooks_of[task])
             if self._plan.log_dir and not isinstance(runner.bolt, ThreadedBolt):  # a simulation has no time of its own to measure
                 made.watch = CallWatch(component, task, self._around.report_error)
             self._add_time(made, times)

@@ -1,0 +1,50 @@
+"""Seam for whatever looks on at a task: hooks of users, recordings, live shadows, capsules of failures, and taps.
+
+Law: an observer is called in the worker's loop, between two calls of user code, and changes nothing of the task: no row, no
+state, no count. What may go wrong in it (a full disk, an error of a hook) it reports by itself and never raises.
+
+Left out: a field and a loop in the task for each of them, as it was. Each new one then changed the bolt, the spout, the timers
+and the commit. Storm has the same seam for users (ITaskHook, `api/hooks.py`); its recordings (EventLogger) are bolts and cost
+a hop for each tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparkstorm.acking.pending import Outcome
+from sparkstorm.executor.emitter import Emitter
+from sparkstorm.executor.runner import FailedInput
+from sparkstorm.model.failure import Failure
+from sparkstorm.model.tuples import Tuple
+
+
+class TaskObserver:
+    """Observer of one task or of several; every method may be left out."""
+
+    sees_inputs = False
+    """Whether `executed` is to be told of every input. A batch of columns is then executed row by row."""
+
+    def executed(self, tuples: Sequence[Tuple], failures: Sequence[FailedInput], waiting: Sequence[Tuple]) -> None:
+        """These inputs of a bolt, or a tick, were executed together: some failed, some wait for their ack, the rest is done."""
+
+    def settled_late(self, acked: Sequence[Tuple], failures: Sequence[FailedInput]) -> None:
+        """A bolt has acked or failed these inputs of earlier epochs."""
+
+    def failed(self, tup: Tuple, failure: Failure) -> None:
+        """The first execution of an input has failed, and is undone; `failure` has its place and time."""
+
+    def fired(self, watermark_ms: int, count: int) -> None:
+        """A bolt was told of this watermark, which has made so many windows and timers due."""
+
+    def emitted(self, emitter: Emitter) -> None:
+        """Rows were emitted for good since the emitter's counts were taken: its log has them."""
+
+    def settled(self, outcomes: Sequence[Outcome]) -> None:
+        """A spout is about to be told of these messages."""
+
+    def committed(self) -> None:
+        """All of the above is in a commit that the store has applied."""
+
+    def close(self) -> None:
+        """The worker stops in an orderly way."""
