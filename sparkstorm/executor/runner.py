@@ -32,6 +32,12 @@ class Runner:
         """Execute every tuple; a failed one leaves no trace but its entry in the result."""
         raise NotImplementedError
 
+    def take_late(self) -> tuple[list[Tuple], list[FailedInput]]:
+        """Return the inputs of earlier epochs that were acked, and those that were failed, since the last call."""
+        taken = self.late_acks, self.late_failures
+        self.late_acks, self.late_failures = [], []
+        return taken
+
     def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
         """Inputs of a run that wait for an ack."""
         return []

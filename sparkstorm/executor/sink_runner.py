@@ -169,6 +169,11 @@ class SinkRunner(Runner):
             self._news = [self._epoch, None]
         return refused
 
+    def take_forgotten(self) -> tuple[int, int] | None:
+        """Return the last epochs of store and target once, where the target has the newer one."""
+        taken, self.forgotten = self.forgotten, None
+        return taken
+
     def _note_last(self, last: int | None) -> None:
         """Begin a new range of numbers when the target has epochs that the store has lost."""
         if last is not None and last > self._epoch:

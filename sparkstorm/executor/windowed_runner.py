@@ -73,6 +73,16 @@ class TimedRunner(Runner):
         self._timer_is_firing = False
         bolt.timers = TaskTimers(self._timers, lambda: self._watermark_ms, self._may_set_event_timer)
 
+    def take_given_up(self) -> list[tuple[Tuple, int, Failure]]:
+        """Return the windows and timers that were given up since the last call, as tuples, with tries and failure."""
+        taken, self.given_up = self.given_up, []
+        return taken
+
+    def take_late_rows(self) -> int:
+        """Return the number of late tuples since the last call."""
+        taken, self.late = self.late, 0
+        return taken
+
     # -- rows ------------------------------------------------------------------------------------------------------
 
     def execute_tuples(self, tuples: Sequence[Tuple]) -> list[FailedInput]:

@@ -33,6 +33,10 @@ class BoltTurns:
         bolts = self._task_set.bolts.values()
         self._manual = [(bolt, bolt.runner) for bolt in bolts if isinstance(bolt.runner, ManualRunner)]
 
+    def end_careful(self) -> None:
+        """Run as many inputs per epoch as its budget allows from now on."""
+        self.is_careful = False
+
     def run_timed(self, epoch: Epoch, now_ms: int) -> bool:
         """Ticks, what other threads have asked for, and second tries, before anything newer; whether the budget is over."""
         self.run_ticks(epoch, now_ms)
@@ -42,7 +46,7 @@ class BoltTurns:
                 began_us = self._clock.now_us()
                 self._failures.try_again(epoch, bolt, due[0])
                 self.finish(epoch, bolt)
-                bolt.spent.busy_us += self._clock.now_us() - began_us
+                bolt.spent.add(self._clock.now_us() - began_us)
                 if self._budget.is_over(epoch, self._clock.now_ms()):
                     return True
         return False
@@ -53,7 +57,7 @@ class BoltTurns:
         for bolt in self._timers.run_ticks(epoch, now_ms):
             self.finish(epoch, bolt)
             ended_us = self._clock.now_us()
-            bolt.spent.busy_us += ended_us - began_us
+            bolt.spent.add(ended_us - began_us)
             began_us = ended_us
 
     def take_posts(self, epoch: Epoch) -> None:
@@ -64,7 +68,7 @@ class BoltTurns:
                 bolt.begin(began_us // 1000)
                 runner.take_posts()
                 self.finish(epoch, bolt)
-                bolt.spent.busy_us += self._clock.now_us() - began_us
+                bolt.spent.add(self._clock.now_us() - began_us)
 
     def run_bolt(self, epoch: Epoch, bolt: BoltTask) -> bool:
         """Run rows of a bolt's blocks and of its oldest entry, unless it is held back; return whether there were any."""

@@ -53,7 +53,7 @@ class CarefulTurns:
         # An idle worker has not shown that it survives anything.
         self._left -= did
         if not self._left:
-            self._bolt_turns.is_careful = False
+            self._bolt_turns.end_careful()
             self._reporter.passed()
         return did
 

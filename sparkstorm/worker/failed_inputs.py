@@ -75,9 +75,7 @@ class FailedInputs:
 
     def take_late(self, epoch: Epoch, bolt: BoltTask) -> None:
         """Acks and fails of inputs held since an earlier epoch."""
-        runner = bolt.runner
-        acks, runner.late_acks = runner.late_acks, []
-        failures, runner.late_failures = runner.late_failures, []
+        acks, failures = bolt.runner.take_late()
         for observer in bolt.observers:
             observer.settled_late(acks, failures)
         for tup in acks:

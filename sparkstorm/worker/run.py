@@ -93,6 +93,10 @@ class Beats:
         self._stats, self.sent_ms = stats, self._clock.now_ms()
         self._control.send(Beat(stats))
 
+    def hurry(self) -> None:
+        """Have the next one sent at once."""
+        self.sent_ms = 0
+
     def while_waiting(self, problem: str) -> None:
         """Send the last words again with the reason why the store keeps us waiting, once a second.
 
@@ -186,7 +190,7 @@ class WorkerRun:
             return False
         self._control.send(Ready())
         self.worker.follow(self._order)
-        self._beats.sent_ms = 0
+        self._beats.hurry()
         return True
 
 

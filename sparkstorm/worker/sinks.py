@@ -54,9 +54,8 @@ class Sinks:
 
     def _finish(self, bolt: BoltTask, runner: SinkRunner) -> None:
         refused = runner.finish()
-        if runner.forgotten is not None:
-            self._say_forgotten(bolt, runner.forgotten)
-            runner.forgotten = None
+        if (forgotten := runner.take_forgotten()) is not None:
+            self._say_forgotten(bolt, forgotten)
         for tup, reason in refused:
             self._failures.park(self._aside, bolt, tup, 1, Failure(FailureKind.FAILED, reason))
 

@@ -61,7 +61,7 @@ class SpoutTurns:
         did = spout.ask(epoch, calls, now_ms)
         self._deliver(epoch, spout)
         now_us = self._clock.now_us()
-        spent.busy_us += now_us - began_us
+        spent.add(now_us - began_us)
         spout.pace = self._budget.pace(spout.pace, calls, now_us // 1000 - now_ms, _CALLS_PER_TURN, epoch.bytes - sent_bytes)
         if did:
             spout.wake(now_us)

@@ -78,8 +78,7 @@ class TimerService:
         return None
 
     def _park_given_up(self, epoch: Epoch, bolt: BoltTask, timing: TimedRunner) -> None:
-        given_up, timing.given_up = timing.given_up, []
-        for what, tries, failure in given_up:
+        for what, tries, failure in timing.take_given_up():
             self._failures.park(epoch, bolt, what, tries, failure)
 
     def tell(self, sender: BoltTask | SpoutTask) -> bool:

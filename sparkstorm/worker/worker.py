@@ -121,7 +121,7 @@ class Worker:
             began_us = self._clock.now_us()
             if spout.make_callbacks():
                 self._bolt_turns.take_emitted(epoch, spout, now_ms)
-            spout.spent.busy_us += self._clock.now_us() - began_us
+            spout.spent.add(self._clock.now_us() - began_us)
         if self._careful:
             self._has_more |= self._careful.run(epoch, now_ms)
         else:

@@ -344,8 +344,7 @@ class ReplayTask(Task):
 
     def _take_late(self, runner: ManualRunner) -> None:
         runner.take_posts()
-        runner.late_acks.clear()
-        failures, runner.late_failures = runner.late_failures, []
+        _, failures = runner.take_late()
         for failed in failures:
             self._try_again(failed)
 

@@ -121,8 +121,7 @@ class WindowTask(ReplayTask):
         """Count emitted and late rows; they can no longer be undone."""
         super().take_emitted()
         self._store.undo.clear()
-        self.counts.late += self._timed.late
-        self._timed.late = 0
+        self.counts.late += self._timed.take_late_rows()
 
     @property
     def settings(self) -> TimeSettings:
@@ -179,8 +178,7 @@ class WindowTask(ReplayTask):
         while self._timed.is_waiting:
             now_ms = max(now_ms, self._timed.next_due_ms() or now_ms)
             self._timed.advance(low_ms, now_ms)
-        given_up, self._timed.given_up = self._timed.given_up, []
-        for what, tries, failure in given_up:
+        for what, tries, failure in self._timed.take_given_up():
             self._require_parking("windows", repr(what), tries, failure)
             self._park(what, tries, failure)
 

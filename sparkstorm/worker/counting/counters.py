@@ -11,6 +11,8 @@ from sparkstorm.model.task_beats import added
 from sparkstorm.transport.base import Commit
 from sparkstorm.transport.progress import EdgeCounts, Progress, TaskCounts
 from sparkstorm.worker.counting.meters import Meters
+from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.spout_task import SpoutTask
 from sparkstorm.worker.tasks.task_factory import TaskSet
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
@@ -30,6 +32,7 @@ class Counters:
             self.of(task).token = plan.token_by_task[task]
         self._spouts = [(self.of(task), spout) for task, spout in task_set.spouts.items()]
         self._bolts = [(self.of(task), bolt) for task, bolt in task_set.bolts.items()]
+        self._spent = [(self.of(each.task), each.spent) for each in task_set.senders()]
         self._emitters = task_set.emitters
         self._sampled = 0  # values of user metrics that came from elsewhere than calls
         self._threaded = [(counts, bolt) for counts, bolt in self._bolts if bolt.has_thread]
@@ -61,24 +64,12 @@ class Counters:
         if latencies_ms:
             self._progress.add_latencies(latencies_ms)
         for counts, spout in self._spouts:
-            acked, failed = spout.take_counts()
-            counts.acked += acked
-            counts.failed += failed
-            counts.pending, counts.is_exhausted = len(spout.pending), spout.is_exhausted and spout.has_said_all
-            counts.total, counts.done = spout.extent()
-            if spout.spent.has_news:
-                counts.add_times(*spout.spent.take(now_us))
+            _note_spout(counts, spout)
         for counts, bolt in self._bolts:
-            executed, acked, replayed = bolt.take_counts()
-            counts.executed += executed
-            counts.acked += acked
-            counts.replayed += replayed
-            counts.is_waiting = bolt.is_waiting
-            counts.held = max(0, len(bolt.held) - len(bolt.retries)) if bolt.held else 0
-            if bolt.time is not None and bolt.time.timing is not None:
-                counts.late, bolt.time.timing.late = counts.late + bolt.time.timing.late, 0
-            if bolt.spent.has_news:
-                counts.add_times(*bolt.spent.take(now_us))
+            _note_bolt(counts, bolt)
+        for counts, spent in self._spent:
+            if spent.has_news:
+                counts.add_times(*spent.take(now_us))
         for counts, bolt in self._threaded:
             counts.busy_us += bolt.take_thread_us()
         for metrics in self._task_set.metrics.values():
@@ -132,6 +123,26 @@ class Counters:
             found += _attributes(spout.spout, f"{spout.component}#{task}")
         largest = sorted((each for each in found if each[0] >= _WORTH_SAYING), reverse=True)[:3]
         return [f"{count:,} {what}" for count, what in largest]
+
+
+def _note_spout(counts: TaskCounts, spout: SpoutTask) -> None:
+    acked, failed = spout.take_counts()
+    counts.acked += acked
+    counts.failed += failed
+    counts.pending = len(spout.pending)
+    counts.is_exhausted = spout.is_exhausted and spout.has_said_all
+    counts.total, counts.done = spout.extent()
+
+
+def _note_bolt(counts: TaskCounts, bolt: BoltTask) -> None:
+    executed, acked, replayed = bolt.take_counts()
+    counts.executed += executed
+    counts.acked += acked
+    counts.replayed += replayed
+    counts.is_waiting = bolt.is_waiting
+    counts.held = max(0, len(bolt.held) - len(bolt.retries)) if bolt.held else 0
+    if bolt.time is not None and bolt.time.timing is not None:
+        counts.late += bolt.time.timing.take_late_rows()
 
 
 def _attributes(instance: Any, where: str) -> list[tuple[int, str]]:

@@ -37,6 +37,10 @@ class TaskTime:
         self._paused_us = dict[int, int]()
         self._since_us = 0
 
+    def add(self, took_us: int) -> None:
+        """Count time in its code."""
+        self.busy_us += took_us
+
     def hold(self, cause: int | None, now_us: int) -> None:
         """Begin a pause, end one (None), or go on with another cause."""
         if self.pause is not None:

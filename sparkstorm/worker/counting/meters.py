@@ -81,9 +81,8 @@ class Meters:
 
     def note_done(self, bolt: BoltTask, now_us: int) -> None:
         """Count the inputs of a bolt that were acked after their execute, or done by another try."""
-        meter, since = self.of(bolt.task), bolt.done_since
-        bolt.done_since = []
-        for began_us in since:
+        meter = self.of(bolt.task)
+        for began_us in bolt.take_done():
             if began_us:
                 meter.add_process(now_us - began_us)
 

@@ -7,7 +7,7 @@ on, and lives under {topology}:held:<task>, one field each, until it is acked or
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from sparkstorm.errors import MalformedFrameError, StoreInconsistentError
@@ -183,6 +183,15 @@ class BoltTask(Task):
                 self.hold(PendingInput(tup, 0, self.oldest_ms, self.new_key()))
         return failures
 
+    def resume(self, last_entry: str, held: Iterable[PendingInput], version: int) -> None:
+        """Go on where a former owner has stopped: newest entry in its stream, held inputs, version of its state's form."""
+        self.caught_up_at = entry_order(last_entry)
+        for each in held:
+            self.hold(each)
+        self.changed_held.clear()
+        if self.state is not None:
+            self.stored_version = version
+
     def begin(self, oldest_ms: int) -> None:
         """Inputs with this oldest root are about to run; what they bring about may descend from held inputs as well."""
         if self.held:
@@ -200,7 +209,7 @@ class BoltTask(Task):
 
     def end_rows(self, took_us: int, pace: int) -> None:
         """Take note of the time that they took, and how many to run next time."""
-        self.spent.busy_us += took_us
+        self.spent.add(took_us)
         self.pace = pace
 
     def set_paused(self, is_paused: bool) -> None:
@@ -318,6 +327,11 @@ class BoltTask(Task):
         """Return the numbers of inputs executed, of those done, and of dead letters put back, since the last call."""
         taken = self.executed, self.acked, self.inbox.take_replayed()
         self.executed = self.acked = 0
+        return taken
+
+    def take_done(self) -> list[int]:
+        """Return when the first executes began of inputs that were done late, or by another try, since the last call."""
+        taken, self.done_since = self.done_since, []
         return taken
 
     def take_version(self) -> dict[str, Any]:

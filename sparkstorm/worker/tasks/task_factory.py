@@ -33,7 +33,7 @@ from sparkstorm.model.values.metric_values import MetricValue
 from sparkstorm.recording.recorder import COMPONENTS, Recorder, Recording
 from sparkstorm.tasks.task import make_runner
 from sparkstorm.tasks.task_parts import LIVE_STREAMS, TaskParts
-from sparkstorm.transport.base import Claim, TaskRecord, Transport, entry_order
+from sparkstorm.transport.base import Claim, TaskRecord, Transport
 from sparkstorm.transport.frames import MESSAGES, ROWS, SETTLED
 from sparkstorm.worker.epoch import IdSource
 from sparkstorm.worker.journal import Journal, reading, whole_and_deltas
@@ -296,18 +296,16 @@ class TaskFactory:
             if self._plan.log_dir and not isinstance(runner.bolt, ThreadedBolt):  # a simulation has no time of its own to measure
                 made.watch = CallWatch(component, task, self._around.report_error)
             self._add_time(made, times)
-        made.caught_up_at = entry_order(record.last_entry)
-        for key in sorted(record.held):
-            with reading(self._key("held", task)):
-                made.hold(decode_held(self._plan.codec, key, record.held[key], self.source, self._around.now_ms()))
-        made.changed_held.clear()
+        with reading(self._key("held", task)):
+            now_ms = self._around.now_ms()
+            held = [decode_held(self._plan.codec, key, data, self.source, now_ms) for key, data in sorted(record.held.items())]
+        version = next((each["v"] for each in reversed(fields) if "v" in each), 1)
+        made.resume(record.last_entry, held, version)
         context = self._context(task, component)
         if isinstance(bolt, TransactionalSink):
             # A hot deploy goes on with the epochs of its target, which are kept under the first
             # topology's id.
             context = replace(context, topology_id=self._origin)
-        if made.state is not None:
-            made.stored_version = next((each["v"] for each in reversed(fields) if "v" in each), 1)
         made.prepare(context)
         return made
 
