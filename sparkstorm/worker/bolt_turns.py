@@ -1,4 +1,9 @@
-"""Turns of a worker's bolts within an epoch: rows of entries and of open blocks run, their results moved into the epoch."""
+"""Turns of a worker's bolts within an epoch: rows of entries and of open blocks run, their results moved into the epoch.
+
+Law: rows of one sender reach a task in the order in which they were sent. So rows from open blocks wait while older ones of this
+worker lie in the task's stream, and marks follow the rows before them. Left out: one queue of a task for both, which would have
+to decode entries before their turn comes and keep them in memory.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +21,10 @@ from sparkstorm.worker.tasks.inbox import Chunk
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 from sparkstorm.worker.timers import TimerService
 
-# A turn's limit for bolts row by row, and for bolts that take batches: a batch has a price of its
-# own, which many rows share.
+# A turn's limit for bolts row by row: at 1 us a row some 4 ms, after which the clock is looked at
+# again. Half of it costs another look per 2,048 rows; double lets a bolt that has become slow hold up
+# the others for twice as long. For bolts that take batches a batch has a price of its own, which many
+# rows share: half as many rows, twice the price a row; MOST_ROWS of executor/column_runner.py.
 _ROWS_PER_TURN, _ROWS_PER_BATCH = 4096, 1 << 16
 
 
@@ -42,6 +49,8 @@ class BoltTurns:
         self.run_ticks(epoch, now_ms)
         self.take_posts(epoch)
         for bolt in self._task_set.bolts.values():
+            # One at a time: a swarm of retries must not overrun the budget, whose end is asked for
+            # after each.
             while bolt.retries and not bolt.is_full and (due := bolt.due(now_ms, most=1)):
                 began_us = self._clock.now_us()
                 self._failures.try_again(epoch, bolt, due[0])
@@ -54,6 +63,8 @@ class BoltTurns:
     def run_ticks(self, epoch: Epoch, now_ms: int) -> None:
         """Run the ticks that are due, and fire what is due by the clock."""
         began_us = self._clock.now_us()
+        # The generator runs user code between two of its steps, so the time belongs to the bolt
+        # that it yields.
         for bolt in self._timers.run_ticks(epoch, now_ms):
             self.finish(epoch, bolt)
             ended_us = self._clock.now_us()
@@ -77,6 +88,8 @@ class BoltTurns:
             bolt.spent.hold(INACTIVE if bolt.is_paused else BACKLOG if is_shut else None, self._clock.now_us())
         if is_shut or bolt.is_full:
             return False
+        # Rows of this worker first: what is left of them at the end of the epoch has to cross the
+        # store.
         did = self.run_local(epoch, bolt, bolt.pace)
         if (chunk := bolt.next_chunk()) is None:
             return did
@@ -86,9 +99,11 @@ class BoltTurns:
     def run_local(self, epoch: Epoch, bolt: BoltTask, most: int) -> bool:
         """Run rows of this worker's own tasks, unless older ones lie in the stream."""
         did = False
+        # Rows that overtook older ones in the stream would break the order of their sender.
         if bolt.feed and not bolt.is_behind:
             for block, rows in bolt.feed.take(_ROWS_PER_BATCH if bolt.takes_batches else most):
                 flow, count = self._flow(bolt, block.component, block.stream), count_rows(rows) if block.has_pieces else len(rows)
+                # Both ends at once: rows that are handed over in memory are counted by no commit.
                 flow.sent += count
                 flow.consumed += count
                 self._execute(epoch, bolt, self._task_set.blocks.handed_over(block, rows), block.births.oldest_ms, block.has_pieces)
@@ -143,6 +158,8 @@ class BoltTurns:
             self._failures.take_late(epoch, bolt)
         if bolt.done_since:
             self._meters.note_done(bolt, self._clock.now_us())
+        # A window that fires here would be in the commit of the row that made it due, and if it
+        # kills the process the row would be blamed.
         if not self.is_careful:
             self._timers.advance(epoch, bolt)
         self.deliver(epoch, bolt)
@@ -156,6 +173,7 @@ class BoltTurns:
     def deliver(self, epoch: Epoch, sender: BoltTask | SpoutTask) -> None:
         """Make what a task has emitted final: count it, and put marks behind rows for tasks of this worker."""
         emitter = sender.emitter
+        # Most turns of an idle task end here: an epoch of few rows asks every bolt.
         if sender.time is None and not (emitter.log or emitter.spreads or emitter.renewed):
             return
         if emitter.renewed:

@@ -15,10 +15,13 @@ from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.epoch_commit import CommitBuilder
 from sparkstorm.worker.parts import WorkerParts
 
-# The longer pause is for a disk that is full: patience is over, and going through was no use.
+# Half of the first asks a full store a hundred times a second, double adds 20 ms to what waits once
+# there is room. The longer pause is for a disk that is full: patience is over, and going through
+# was no use. Neither was measured.
 _REFUSED_MS, _REFUSED_LONG_MS = 20, 200
 # Refusals after which a commit goes through all the same: its rows are consumed, and this worker
-# may be the only one whose commit can free anything.
+# may be the only one whose commit can free anything. That is after a second; with half of it a worker
+# goes through while others still drain, with double it stands still for twice as long.
 _PATIENCE = 50
 
 
@@ -53,6 +56,8 @@ class Commits:
         """Put the counts into a new commit; False when it says nothing, and no answer is waited for."""
         self._counters.note(now_ms, self._clock.now_us(), self._builder.take_latencies())
         gauges = self._counters.gauges()
+        # Only the clock has moved: committing it with every step would let the append-only file
+        # grow without a row.
         self.has_news = not commit.is_empty() or gauges != self._last_gauges or commit.low_ms != self._low_ms
         if not self.has_news and not self._backpressure.must_ask:
             return False
@@ -60,6 +65,7 @@ class Commits:
         self._counters.note_commit(commit)
         commit.progress = self._progress.encode()
         if commit.low_ms == self._low_ms:
+            # Most commits hold no input back: one field less to send and to write.
             commit.low_ms = None  # as the store has it
         return True
 
@@ -69,6 +75,8 @@ class Commits:
         try:
             pressure = self._transport.commit(commit)
         except StoreFullError as error:
+            # The same object: its number is what lets the store tell a repetition from a new
+            # commit.
             self._keep_refused(commit, error)
             return None
         self.took_ms = (self._clock.now_us() - began_us) / 1000

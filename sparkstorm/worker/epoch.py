@@ -45,6 +45,8 @@ class RandomIds:
     def root(self) -> int:
         """One root id, from a batch drawn ahead."""
         if not self._roots:
+            # Drawn ahead: a call of numpy's generator costs as much as some hundred of its numbers.
+            # Half as many call it twice as often, double keeps 8 kB more.
             self._roots = self.edges(1024).tolist()
         return self._roots.pop()
 
@@ -65,6 +67,8 @@ class Epoch:
 
     def draw_edge(self, roots: Iterable[int]) -> int:
         """Draw the edge id of a block that leaves, and put it into the value of each of its roots."""
+        # One id for all trees of the block (decision 6): an id per row would be 8 bytes and two
+        # XORs for each.
         edge = self._ids.root()
         self.consume(roots, edge)
         return edge
@@ -72,6 +76,7 @@ class Epoch:
     def consume(self, roots: Iterable[int], edge: int) -> None:
         """Take the edge of a block out of the values of these distinct roots: their last rows in it are consumed."""
         values = self.value_by_root
+        # The fold runs for every entry; the loop below is its twin.
         if core is not None:
             core.fold(values, roots, edge)
             return
@@ -81,6 +86,7 @@ class Epoch:
 
     def hold(self, roots: Roots) -> int:
         """Draw the edge id of an input that is held; 0 when it belongs to no tree."""
+        # Without trees there is nobody to tell, and the id would only be stored.
         mine = [root for root in each_root(roots) if root] if self.is_tracking else []
         edge = self._ids.root() if mine else 0
         self.consume(mine, edge)
@@ -98,6 +104,7 @@ class Epoch:
         (S1.16, S1.17).
         """
         for root in each_root(roots):
+            # The first reason counts: later ones mostly follow from it.
             if root and root not in self.failed:
                 self.failed[root] = failure
                 self.value_by_root[root] = self.value_by_root.get(root, 0) ^ self._ids.root()
@@ -113,6 +120,7 @@ class Epoch:
     def take_edges(self) -> dict[int, int]:
         """XOR per tracked root."""
         edges, self.value_by_root = self.value_by_root, {}
+        # Rows of no tree are folded under root 0, which is cheaper than a test for each of them.
         edges.pop(0, None)
         return edges
 
@@ -124,5 +132,7 @@ def as_roots(value: Any) -> Roots:
 
 def key_source(token_by_task: Mapping[int, int]) -> Callable[[], str]:
     """Return a source of keys for held inputs: each is greater than all before it, of former workers too."""
+    # Fence tokens only grow, so keys sort by age over restarts: held inputs are executed again in
+    # the order in which they came.
     token, numbers = max(token_by_task.values(), default=0), count(1)
     return lambda: f"{token:014x}-{next(numbers):010x}"

@@ -11,10 +11,13 @@ from __future__ import annotations
 from sparkstorm.settings import EpochSettings
 from sparkstorm.worker.epoch import Epoch
 
+# Double of it would let a worker answer its slot and end no sooner than after two seconds (an epoch
+# may run twice its length). Half of it leaves a worker 200 ms from its store a commit for every
+# 250 ms of work (benchmarks/distance.py measures rows over such links).
 _LONGEST_MS = 500
-"""Double of it would let a worker answer its slot and end no sooner than after two seconds (an epoch may run twice its length)."""
 # Of a new commit's time in the mean, as TCP smooths its round trips (RFC 6298): one slow commit
-# must not make epochs long.
+# must not make epochs long. Half of it follows a new distance twice as slowly, double half forgets it
+# after three commits.
 _SHARE = 1 / 8
 
 
@@ -47,6 +50,8 @@ class Budget:
     def end(self, was_over: bool) -> None:
         """An epoch ended because its budget was over, or because there was nothing left to do."""
         longest_ms = max(self._loaded_ms, min(self._commit_ms, _LONGEST_MS))
+        # By halves and doubles: load comes in bursts, and a mean would make the first epochs after
+        # a lull late.
         self._ms = min(self._ms * 2, longest_ms) if was_over else max(self._ms // 2, self._idle_ms)
 
     def note_commit(self, took_ms: float) -> None:
@@ -56,9 +61,14 @@ class Budget:
     def pace(self, pace: int, done: int, took_ms: int, most: int, sent_bytes: int) -> int:
         """Return the next batch size: work of a few milliseconds, from what the last batch took and sent."""
         adapted = pace
+        # Only a full batch that took no time may grow: a short one says nothing of the bolt.
+        # Between 1 and 4 ms it stays, so that the clock's coarse milliseconds do not make it swing.
         if took_ms <= 1 and done == pace:
             adapted = min(pace * 2, most)
         elif took_ms > 4:
             adapted = max(1, pace * 4 // took_ms)
+        # A bolt that makes much of little would pass the byte budget by one batch: with a quarter
+        # an epoch overruns it by that at the most. Half as much cuts such batches in two; with the
+        # whole an epoch may be twice as large.
         share = self._bytes // 4
         return adapted if sent_bytes <= share else max(1, min(adapted, done * share // sent_bytes))

@@ -31,12 +31,17 @@ from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 
+# As the budget of an epoch is 65,536 rows: eight entries at the most for one receiver. Half of it
+# costs twice the headers and edge ids; double lets a reader hold more rows of one entry in memory.
 _ROWS_PER_ENTRY = 8192
 # Times the byte budget that one commit may carry: half a gigabyte. Redis ends a connection whose
 # request is larger than one.
 _BUDGETS = 256
+# An epoch's rows in one piece. Half of it divides every large batch, double is never reached.
 _ROWS_PER_BATCH = 1 << 16
-# Heavier rows leave in several entries: the window of a reader holds eight of the largest.
+# Heavier rows leave in several entries: the window of a reader (4 MB, worker/read_window.py) holds
+# sixteen of these, eight of the largest. Half of it doubles the entries of large tuples; with double
+# a reader over a distance has half as many entries on their way.
 _BYTES_PER_ENTRY = 256 << 10
 
 
@@ -59,11 +64,15 @@ class CommitBuilder:
                 self._send(epoch, commit, block)
         for sender, time in self._timed:
             time.outlook.has_ended |= sender.has_ended
+            # After the data and before the blocks of marks leave: a mark says that nothing older
+            # follows, so it must not be written before a row that it covers.
             time.put_marks(lambda target: True, self._now_ms())
         for block in self._task_set.blocks.marks:
             if block.rows:
                 self._send(epoch, commit, block)
         for bolt in self._task_set.bolts.values():
+            # Also where nothing has changed: the oldest input that waits is a part of each commit,
+            # by which time-outs are held back.
             if bolt.changed_held or bolt.released or bolt.held:
                 self._keep_held(epoch, commit, bolt)
         if epoch.is_tracking:
@@ -130,6 +139,8 @@ class CommitBuilder:
             if len(rows) == 1 and len(data) > frames.MAX_FRAME_BYTES:
                 raise CodecError(f"a tuple of {len(data)} bytes; the limit is {frames.MAX_FRAME_BYTES}")
             if len(rows) == 1:
+                # Several rows are cut until they are few; a single one must be small enough to be
+                # read back, or its receiver would put it into quarantine.
                 require_bounded(memoryview(data)[frames.HEADER_BYTES :], frames.MAX_MEMORY)
         except (CodecError, MalformedFrameError) as error:
             raise CodecError(f"component '{block.component}', stream '{block.stream}': {error}") from error
@@ -138,6 +149,8 @@ class CommitBuilder:
     def _keep_held(self, epoch: Epoch, commit: Commit, bolt: BoltTask) -> None:
         for key in bolt.changed_held:
             held = bolt.held[key]
+            # An edge of its own: the entry that it came with is consumed now, and its edge leaves
+            # the trees (decision 3).
             held.edge = held.edge or epoch.hold(held.tuple.roots)
             commit.held.append((bolt.task, key, held.encode(self._plan.codec)))
             held.is_stored = True
@@ -152,15 +165,20 @@ class CommitBuilder:
         self._address_messages(epoch)
         oldest_ms = self._oldest_ms()
         for messages in epoch.messages.values():
+            # Time-outs are held back by what waits in any stream, acks on their way included.
             messages.oldest_ms = oldest_ms
         verdicts = self._read_verdicts()
         for task, acker in self._task_set.ackers.items():
+            # What lay in the stream comes before this epoch's own messages, as it was sent before
+            # them.
             heard = [m for m in acker.inbox.take_controls() if isinstance(m, AckerMessages)]
             if task in epoch.messages:
                 heard.append(epoch.messages.pop(task))
             verdicts += acker.apply(heard).items()
         for spout_task, verdict in verdicts:
             told = self._task_set.spouts.get(spout_task)
+            # A spout of this worker hears it at once: its pending messages are part of this very
+            # commit.
             if told is None:
                 commit.frames.append((spout_task, frames.encode_settled(self._plan.codec, verdict), 0))
             else:
@@ -195,6 +213,8 @@ class CommitBuilder:
         take_edge = edges.pop
         for root, spout_task in epoch.births.items():
             value = take_edge(root, 0)
+            # Before the test of its value: a tree that failed inside the epoch may stand at zero,
+            # and would count as acked.
             if failed and root in failed:
                 self._settle_here(spout_task, [], {root: failed.pop(root)})
             elif value:
@@ -247,6 +267,8 @@ class CommitBuilder:
             if ledger := acker.ledger.take_delta():
                 journals[task].write(commit, {"l": ledger}, partial(_whole_of_acker, acker))
         for task, bolt in self._task_set.bolts.items():
+            # Commits of small epochs would pay for every task of the worker, also for those that
+            # have not run.
             if bolt.is_unchanged:
                 continue
             delta = _changed(bolt.state, "s", "d") | _changed_times(bolt)

@@ -3,6 +3,10 @@
 exactly-once: tried again at this task after a back-off, at most `topology.max.retries` times, then parked in the
 dead-letter stream; only then does its tree fail. at-least-once: its tree fails, the spout may emit it again.
 at-most-once: dropped and counted.
+
+Law: a failed execution has left nothing behind before it comes here (the runner has undone it), and whatever is decided here is
+part of the same commit as the cursor that passes the input. Left out: trying again in place, while the entries behind it wait:
+one bad input would hold up its task for the whole back-off. So a retry runs after inputs that came later.
 """
 
 from __future__ import annotations
@@ -63,12 +67,15 @@ class FailedInputs:
         """A held input is due."""
         bolt.begin(held.born_ms)
         held.due_ms = None
+        # Only the last try notes the keys that it uses: noting costs a call for each, and only a
+        # dead letter wants them.
         is_last = held.attempts == self._policy.retries
         self._breaker.note_try(bolt.component)
         with self._capsules.noting(bolt) if is_last else contextlib.nullcontext():
             failed = bolt.execute_tuples(epoch, [held.tuple])
         if failed:
             self._retry_or_park(epoch, bolt, held, self._noted(bolt, failed[0][1], self._held_ms(held)))
+        # A bolt that acks later may have kept it: it is held on, with the tries that it has had.
         elif not any(held.tuple is t for t in bolt.runner.unfinished([held.tuple])):
             bolt.finish(held.key)
             epoch.let_go(held.tuple.roots, held.edge)
@@ -83,6 +90,8 @@ class FailedInputs:
                 epoch.let_go(tup.roots, held.edge)
         for tup, failure in failures:
             key = bolt.held_key(tup)
+            # It may have been let go of meanwhile: a bolt may fail an input that its time-out has
+            # parked.
             if key is not None:
                 held = bolt.held[key]
                 self._take_late_failure(epoch, bolt, held, self._noted(bolt, failure, self._held_ms(held)))
@@ -91,9 +100,11 @@ class FailedInputs:
         """Put an input into the dead-letter stream with its cause; its tree fails."""
         failure = self._complete(bolt, failure, failure.waited_ms)
         what = bolt.runner.parked_as(tup, failure.kind is FailureKind.KILLED)
+        # Encoded now and not with the commit: the state that the call met is that of this moment.
         self.parked.append(self._capsules.letter(bolt, what, attempts, failure).encode(self._plan.codec))
         self._count(bolt.task).parked += 1
         text = f"parked after {attempts} tries: {failure.text}"
+        # Without the traceback: the last failed try has been reported with it.
         self._report(replace(failure, kind=FailureKind.PARKED, text=text, traceback=""))
         self._fail(epoch, bolt, tup, failure)
 
@@ -124,6 +135,8 @@ class FailedInputs:
         return {**waited, "tree": max(0, now_ms - held.born_ms), "retries": max(0, now_ms - since_ms)}
 
     def _take_late_failure(self, epoch: Epoch, bolt: BoltTask, held: PendingInput, failure: Failure) -> None:
+        # A further failure of the same input is no first execution: the breaker's share is one of
+        # those.
         if not held.attempts:
             self._breaker.note_failed(bolt.component)
         if self._is_exactly_once:

@@ -1,4 +1,9 @@
-"""Main loop of a worker process: steps the worker, waits for input, commands or time, reports to the slot."""
+"""Main loop of a worker process: steps the worker, waits for input, commands or time, reports to the slot.
+
+Law: the loop alone sleeps, and anything that may come (an answer of Redis, a command, a call of a user's thread) wakes it through
+a descriptor. Left out: asking in short intervals, which costs CPU when idle and half an interval of latency otherwise.
+Liveness and progress are two signals (decision 29): a thread says that the process runs, the loop's heartbeats that it gets on.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +31,14 @@ from sparkstorm.worker.run import BEAT_EVERY_MS, Beats, SlotReporter, WorkerRun,
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.worker import Worker
 
+# Thirty within the worker time-out. Half as often, a slot that lost one would wait twice as long to
+# see a process stop; twice as often, a slot reads more lines for nothing.
 ALIVE_EVERY_S = 1.0
 MUCH_OUTPUT = 256 * 1024
 """Characters printed between two signs of life that count as progress of the loop. A call that prints a gigabyte writes
 some megabytes a second, also on a busy machine; a call that tries in vain and says so for ever prints far less."""
+# No longer than a heartbeat's period. A wait without end would do as well where descriptors wake it;
+# where there are none (no eventfd), a call of a user's thread waits for so long.
 _LONGEST_WAIT_MS = 1000
 
 
@@ -40,6 +49,7 @@ def run_worker(spec: WorkerSpec, control: WorkerControl) -> int:
     beats = Beats(control, clock)
     transport = RedisTransport(spec.redis, spec.topology_id, on_wait=beats.while_waiting)
     ended = threading.Event()
+    # A daemon: it must not keep a process alive whose loop has ended by an error.
     threading.Thread(target=_say_alive, args=(control, ended), name="alive", daemon=True).start()
     try:
         run = WorkerRun(
@@ -48,6 +58,7 @@ def run_worker(spec: WorkerSpec, control: WorkerControl) -> int:
         return drive(run, control, clock, transport, wake_up)
     finally:
         ended.set()
+        # The thread ends first: a worker that ran inside another process left it behind.
         transport.close()
 
 
@@ -114,10 +125,14 @@ def drive(run: WorkerRun, control: WorkerControl, clock: Clock, transport: Redis
         due_ms = run.step()
         if run.exit_code is not None:
             return run.exit_code
+        # Only the control pipe: the store has refused the claim, so nothing can come from it.
         if run.worker is None:
             select.select([control.fileno()], [], [], BEAT_EVERY_MS / 1000)
     # What stands now lives as long as the worker: no collection needs to walk it again.
     gc.freeze()
+    # Python's own thresholds would have it look for cycles after every few hundred rows, whose
+    # tuples are freed by their counts; with these, cycles of user code are still found now and
+    # then. Not measured one by one.
     gc.set_threshold(100_000, 20, 50)
     is_late = False
     while run.exit_code is None:
@@ -136,6 +151,7 @@ def drive(run: WorkerRun, control: WorkerControl, clock: Clock, transport: Redis
         except CodecError as error:
             # The epoch holds something without bytes. The next process goes row by row and will name the culprit.
             print(f"ERROR this epoch cannot be committed: {error}", flush=True)
+            # Not a failed start: the slot must make the next process careful.
             return ExitCode.CRASHED
     return run.exit_code
 

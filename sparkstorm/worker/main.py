@@ -3,6 +3,10 @@
 The slot passes three arguments: the descriptor of the status pipe, its own pid, the entry ("module:function") to run.
 Everything else, secrets included, comes as a WorkerSpec on the first line of the control pipe (fd 0); its end means
 exit. Only what the wait for that line needs is imported at the top: a child that was exec'ed imports the runtime while it waits.
+
+Law: no secret is in argv or the environment, where `ps` and children of user code would see it, and the child never outlives its
+slot: the end of the control pipe, and where the kernel has it the death of the parent, end it. Left out: a socket, which any
+process of the machine could connect to.
 """
 
 import contextlib
@@ -50,6 +54,8 @@ from sparkstorm.model.worker_spec import MAX_SPEC_BYTES, WorkerSpec
 from sparkstorm.settings import WorkerSettings
 
 DEFAULT_ENTRY = "sparkstorm.worker.loop:run_worker"
+# One report of the largest size. Twice as much would only keep more words of a slot that does not
+# read.
 MAX_UNSENT_BYTES = MAX_LINE_BYTES
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
@@ -63,6 +69,9 @@ class PipeControl:
         self._control_fd, self._status_fd = control_fd, status_fd
         self._received, self._unsent = bytearray(received), bytearray()
         self._lock = threading.RLock()  # a signal's handler may send while the loop does
+        # Not blocking: a slot that is stopped must not stop the epochs. Not inherited: a child of
+        # user code that kept the status pipe open would hide the death of this process from its
+        # slot.
         for fd in (control_fd, status_fd):
             os.set_blocking(fd, False)
             os.set_inheritable(fd, False)
@@ -76,6 +85,8 @@ class PipeControl:
         try:
             while chunk := os.read(self._control_fd, 65536):
                 self._received += chunk
+            # The end of the pipe: the slot is gone, and with it who would kill or restart this
+            # worker.
             _exit(ExitCode.ORPHANED)
         except BlockingIOError:
             pass
@@ -96,6 +107,8 @@ class PipeControl:
     def _flush(self) -> None:
         try:
             while self._unsent:
+                # A pipe takes less than it is given: the rest stays in front, so that lines stay
+                # whole.
                 del self._unsent[: os.write(self._status_fd, self._unsent)]
         except BlockingIOError:
             pass
@@ -109,6 +122,8 @@ def main(arguments: list[str]) -> NoReturn:
     name_process("storm-worker")
     die_with_parent(slot_pid)
     control_fd = _take_stdin()
+    # Before the wait: a child that was exec'ed in advance has imported everything when the spec
+    # comes.
     load = _loader(entry)
     line, rest = _read_first_line(control_fd)
     control = PipeControl(control_fd, status_fd, rest)
@@ -139,6 +154,7 @@ def die_with_parent(parent_pid: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     else:
         threading.Thread(target=_exit_without_parent, args=(parent_pid,), daemon=True).start()
+    # A parent that died before the request sends no signal any more.
     if os.getppid() != parent_pid:
         _exit(ExitCode.ORPHANED)
 
@@ -165,6 +181,7 @@ def _loader(entry: str) -> Callable[[], WorkerEntry]:
     try:
         function: WorkerEntry = getattr(import_module(module_name), function_name)
     except Exception as fault:  # user code of a test, or an installation that lacks a package
+        # Not raised here: without a spec there is no log yet, and nobody would read why.
         return _raiser(WorkerFailedError(f"worker entry {entry} cannot be imported: {type(fault).__name__}: {fault}"))
     return lambda: function
 
@@ -180,6 +197,7 @@ def _read_first_line(fd: int) -> tuple[bytes, bytes]:
     received = bytearray()
     while b"\n" not in received:
         select.select([fd], [], [])
+        # Without limit a broken slot could have it keep any amount.
         chunk = os.read(fd, 65536)
         if not chunk or len(received) > MAX_SPEC_BYTES:
             _exit(ExitCode.ORPHANED)
@@ -197,11 +215,14 @@ def _open_log(path: str) -> None:
             raise
         fd = os.open(os.devnull, os.O_WRONLY)  # a full disk: the worker runs without a log, and its slot says why
     for target in (1, 2):
+        # Descriptors, not only sys.stdout: libraries in C and crash reports write there.
         os.dup2(fd, target)
     os.close(fd)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     sys.stdout, sys.stderr = Stamped(sys.stdout), Stamped(sys.stderr)
+    # A segmentation fault then leaves its stack in the log, before the slot parks the row behind
+    # it.
     faulthandler.enable(2)
 
 
@@ -213,6 +234,7 @@ class Stamped:
     """
 
     def __init__(self, stream: TextIO) -> None:
+        # Reentrant: the handler of a signal may print while the same thread prints.
         self._stream, self._at_start, self._lock = stream, True, threading.RLock()
         self._second, self._stamp = 0, ""
         self.written = 0  # characters so far
@@ -266,6 +288,7 @@ def _answer_where_it_hangs(control: PipeControl) -> None:
             stacks = stacks_of_threads(frame)
             control.send(ComponentError(Failure(FailureKind.HUNG, found.place, found.component, found.task, traceback=stacks)))
 
+    # In this order: faulthandler chains to the handler that is there when it registers.
     signal.signal(signal.SIGUSR1, report)
     faulthandler.register(signal.SIGUSR1, 2, chain=True)
 
@@ -281,6 +304,7 @@ def _run(load: Callable[[], WorkerEntry], spec: WorkerSpec, control: PipeControl
     try:
         return load()(spec, control), "returned"
     except SparkStormError as fault:
+        # The causes too: a connector wraps what it got in an error of its own.
         if any(isinstance(each, ModuleNotFoundError | InvalidConfigError) for each in (fault, fault.__cause__, fault.__context__)):
             print(fault, flush=True)  # it names module, or component and mend: the stack would only add calls of ours
         else:
@@ -288,6 +312,8 @@ def _run(load: Callable[[], WorkerEntry], spec: WorkerSpec, control: PipeControl
         return exit_code_of(fault), str(fault)
     except BaseException as fault:  # the top of the drive: whatever user code let through ends here
         _print_trace()
+        # Of unknown cause: the slot will suspect the row at hand, and the next process go row by
+        # row.
         return ExitCode.CRASHED, describe_error(fault)
 
 

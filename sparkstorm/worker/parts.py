@@ -1,4 +1,8 @@
-"""Parts that all of one worker's loop shares: its plan and clock, its tasks, their counts, and where failures go."""
+"""Parts that all of one worker's loop shares: its plan and clock, its tasks, their counts, and where failures go.
+
+Law: the parts are made in one order, and each knows only those before it. Left out: each collaborator taking what it needs as
+parameters, as it was: the loop listed the same names again for each of them.
+"""
 
 from __future__ import annotations
 
@@ -42,11 +46,15 @@ class WorkerParts:
         self.ids = ids
         self.reporter = reporter
         self.wake = wake
+        # Before anything of the user's is opened: the claim raises the fence, and only then is what
+        # it has read final.
         self.claim = claimed(plan, transport, clock, ids)
         self.progress = self._stored_progress()
         self.meters = Meters(clock.now_ms)
         new_key = key_source(plan.token_by_task)
         services = WorkerServices(clock.now_ms, ids, self.report, wake, new_key, transport, self._metric_values)
+        # User code runs from here on (`open`, `prepare`), and may already report errors and change
+        # metrics: both need the counts above.
         self.task_set = TaskFactory(plan, services).build(self.claim)
         self.origin = ids.root()  # names this process in the entries that it writes
         self.backpressure = Backpressure(plan)
@@ -58,6 +66,8 @@ class WorkerParts:
     def report(self, failure: Failure, count: int = 1) -> None:
         """Count failures by their cause, and tell the first."""
         placed = self.plan.placed(replace(failure, time_ms=failure.time_ms or self.clock.now_ms()))
+        # Counted before the reporter throttles: health is judged by all failures, the operator reads a
+        # few of them.
         self.progress.count_failure(placed, count)
         self.meters.note_failure(placed)
         self.reporter.error(placed)

@@ -1,6 +1,9 @@
 """One run of a worker as a stepped machine: its start, the slot's commands, heartbeats and reports.
 
 A worker process steps it from its loop (worker/loop.py); a simulation steps it under simulated time.
+
+Law: nothing here reads a clock, sleeps or talks to a store but through what it is given. Whatever only a process has
+(descriptors, signals, `gc`) is in worker/loop.py and worker/main.py, so that the simulation runs the rest as it is.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ from sparkstorm.worker.tasks.live_shadows import LiveShadows
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.worker import Worker
 
-# Many beats within the worker time-out, so that one lost or late beat kills nobody.
+# Many beats within the worker time-out (supervisor.worker.timeout.secs, 30 s), so that one lost or
+# late beat kills nobody. Twice as often, slots would read twice as many lines; half as often, reasons
+# of a standstill would be two seconds old.
 BEAT_EVERY_MS = 1000
 
 
@@ -74,6 +79,8 @@ class SlotReporter:
         if now_ms - self._since_ms.get(component, -self._interval_ms) >= self._interval_ms:
             self._since_ms[component], self._last_gauges[component] = now_ms, 0
         self._last_gauges[component] += 1
+        # As Storm's ReportError does (topology.max.error.report.per.interval): a bolt that fails on
+        # every row would fill ZooKeeper. The log gets a line for each all the same.
         is_sent = self._last_gauges[component] <= self._per_interval
         if is_sent:
             self._control.send(ComponentError(failure))
@@ -135,6 +142,7 @@ class WorkerRun:
 
         Without input or a command (`is_woken`), the spouts are asked first, and an epoch begins only if they emit.
         """
+        # Commands wake the loop, so there is none to obey here.
         if not is_woken and self.worker is not None and (due_ms := self._ask_spouts(self.worker)) is not None:
             return due_ms
         for command in self._control.poll():
@@ -169,6 +177,8 @@ class WorkerRun:
 
     def _obey(self, command: WorkerCommand) -> None:
         if isinstance(command, Stop):
+            # Shadows first: they are two processes more, and the slot kills this one when `cleanup`
+            # takes longer than supervisor.worker.shutdown.sleep.secs.
             self.close()
             if self.worker is not None:
                 self.worker.close()
@@ -185,10 +195,14 @@ class WorkerRun:
     def _try_start(self) -> bool:
         try:
             self.worker = self._start()
+        # A full store refuses the claim before any component is opened, so nothing has to be undone
+        # and the next try begins from nothing.
         except StoreFullError as error:
             self._beats.while_waiting(str(error))
             return False
         self._control.send(Ready())
+        # The newest order, not that of the spec: one may have come while a full store kept the
+        # start waiting.
         self.worker.follow(self._order)
         self._beats.hurry()
         return True
@@ -203,6 +217,8 @@ def start_worker(make_parts: Callable[[], WorkerParts], make_budget: Callable[[E
         raise
     except ModuleNotFoundError as error:
         raise missing_module(error) from error
+    # A failed start, not a crash: no input is to blame, so the next process need not be careful
+    # (supervisor/poison_detector.py).
     except USER_ERRORS as error:  # user code in __init__, open, prepare, init_state
         raise WorkerFailedError(f"a component could not be prepared: {describe_error(error)}") from error
 

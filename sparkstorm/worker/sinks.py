@@ -1,4 +1,10 @@
-"""Transactional sinks of a worker: their phases around its commits, tried again while a target is away."""
+"""Transactional sinks of a worker: their phases around its commits, tried again while a target is away.
+
+Law: prepare in the target, commit in the store, commit in the target, in this order, and each may be repeated. A death after the
+first leaves an epoch that nobody will commit; after the second the next owner's `recover` commits it. As Flink's
+TwoPhaseCommitSinkFunction, with the worker's commit in place of its checkpoint. Left out: a target that is asked first: it could
+have rows of an epoch that the store refuses.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +22,8 @@ from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 
 # Doubled at each try: a target that restarts is met soon, one that is away for minutes is not asked
-# twenty times a second.
+# twenty times a second. Half of the first saves 25 ms after a short outage; with double of the
+# longest, a target that comes back after minutes waits for up to ten seconds. Not measured.
 _FIRST_PAUSE_MS = 50
 _LONGEST_PAUSE_MS = 5_000
 
@@ -56,6 +63,8 @@ class Sinks:
         refused = runner.finish()
         if (forgotten := runner.take_forgotten()) is not None:
             self._say_forgotten(bolt, forgotten)
+        # Parked outside of the epoch: its own commit has long been made, and their trees ended with
+        # it.
         for tup, reason in refused:
             self._failures.park(self._aside, bolt, tup, 1, Failure(FailureKind.FAILED, reason))
 
@@ -71,6 +80,7 @@ class Sinks:
             runner.prepare()
         except RefusedRows as refusal:
             for tup, reason in refusal.rows:
+                # The write had counted it as done; a parked input is none.
                 bolt.take_back_done()
                 self._failures.park(epoch, bolt, tup, 1, Failure(FailureKind.FAILED, reason))
             runner.prepare()
@@ -81,6 +91,7 @@ class Sinks:
         for bolt, runner in self._sinks:
             try:
                 call(bolt, runner)
+            # Already a sentence with the component's name.
             except WorkerFailedError:
                 raise
             except SparkStormError as error:
@@ -98,6 +109,8 @@ class Sinks:
         self.problem = f"component '{bolt.component}' (task {bolt.task}) waits for its target: {failure.text}"
         text = f"the target refuses: {failure.text}"
         self._report(replace(failure, text=text, component=bolt.component, task=bolt.task))
+        # The worker ends: another start may reach the target by another way, and the slot's records
+        # say that it cannot.
         if now_ms - self._since_ms >= self._patience_ms:
             raise WorkerFailedError(f"{self.problem}; given up after {self._patience_ms / 1000:g} s (topology.sink.patience.secs)")
         self._tries += 1
