@@ -1,4 +1,9 @@
-"""Time-driven work of a worker: ticks, timers and windows by processing time, idle watermarks, and time-outs of trees."""
+"""Time-driven work of a worker: ticks, timers and windows by processing time, idle watermarks, and time-outs of trees.
+
+Law: time passes only between two calls of user code, by the worker's one clock, and what it makes due is part of the epoch in
+which it is looked at. So a crash fires a timer again or not at all, as it does a row. Left out: a timer thread, whose calls would
+meet a bolt in the middle of an execute.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +48,12 @@ class TimerService:
             if ticks.due_ms is None or ticks.due_ms > now_ms:
                 continue
             bolt.begin(now_ms)
+            # Reported and not tried again: the next tick comes by itself, and no input would be
+            # lost.
             for failure in bolt.tick(epoch, ticks.take(now_ms)):
                 self._report(replace(failure, text=f"on a tick: {failure.text}", component=bolt.component, task=bolt.task))
             yield bolt
+        # Named, not fired: `advance` fires what is due of each bolt that has run, in one place.
         for bolt, time in self._timed:
             due_ms = self._firing_ms(bolt, time, now_ms)
             if due_ms is not None and due_ms <= now_ms:
@@ -68,6 +76,8 @@ class TimerService:
             if time.timing is None or name is None:
                 continue
             bolt.begin(now_ms)
+            # The name follows from the window or timer itself, so that deaths in it are counted
+            # over restarts.
             if poison := self._failures.poison((bolt.task, name, 0)):
                 time.timing.give_up_next(now_ms, poison.deaths, killed(poison.deaths, poison.end))
             else:
@@ -102,10 +112,13 @@ class TimerService:
 
     def _firing_ms(self, bolt: BoltTask, time: TaskEventTime, now_ms: int) -> int | None:
         """Return when this task has something due, but not before its downstream tasks have room."""
+        # A window of a task whose receivers are full would only add to what waits for them.
         due_ms = time.next_firing_ms()
         return due_ms if due_ms is None or not self._backpressure.is_shut(bolt.task) else max(due_ms, now_ms + _GATED_MS)
 
     def _takes_rows(self, target: Target) -> bool:
+        # A mark to a task of this worker comes at once; to others, and behind rows that lie in a
+        # stream, it goes with the commit.
         return target.is_local and not self._bolts[target.task].is_behind
 
 
@@ -125,12 +138,16 @@ class Timeouts:
         self._timeout_ms = plan.settings.message_timeout_ms
         self._is_tracking = bool(plan.ackers)
         self._gives_up = plan.settings.has_message_timeouts
+        # A tenth of the time-out, at most a second: a tree fails that much too late. Half of it
+        # looks twice as often at spouts that have nothing late.
         self._every_ms = max(1, min(1000, self._timeout_ms // 10))
         self._plan = plan
         self._task_set, self._transport, self._report = parts.task_set, parts.transport, parts.report
         self._next_ms = now_ms + self._every_ms
         self._rotated_ms = now_ms
         topology = plan.topology.components
+        # Streams of spouts and ackers count too: an ack that is on its way belongs to a tree that
+        # is not late.
         self._told = [
             task
             for task, component in plan.component_by_task.items()
@@ -158,6 +175,8 @@ class Timeouts:
         self._next_ms = now_ms + self._every_ms
         late_spouts = [s for s in self._task_set.spouts.values() if self._is_late(s.pending.oldest_emit_ms, now_ms)]
         must_rotate = now_ms - self._rotated_ms >= self._timeout_ms and self._has_entries
+        # The low watermark costs a question to the store for each stream: it is asked only when it
+        # decides something.
         if not late_spouts and not must_rotate:
             return
         # what falls out of the last bucket was put two timeouts ago or more
@@ -168,6 +187,8 @@ class Timeouts:
             failure = self._timed_out(spout)
             if late := spout.expire(now_ms, self._timeout_ms, low_ms, failure):
                 self._report(replace(failure, time_ms=now_ms), late)
+        # What waits longest may still bring its ack: a ledger that forgot its tree would take the
+        # ack for a tree of its own that never ends.
         if must_rotate and (low_ms is None or low_ms > old_ms):
             self._rotated_ms = now_ms
             for acker in self._task_set.ackers.values():

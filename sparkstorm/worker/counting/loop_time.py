@@ -22,6 +22,7 @@ class LoopTime:
 
     def lap(self, state: int, now_us: int) -> None:
         """Give the time since the last lap to a state."""
+        # In place: the list is the progress record's own, so that no commit copies it.
         self.spent_us[state] += now_us - self._since_us
         self._since_us = now_us
 
@@ -43,6 +44,7 @@ class TaskTime:
 
     def hold(self, cause: int | None, now_us: int) -> None:
         """Begin a pause, end one (None), or go on with another cause."""
+        # A pause that changes its cause is cut here: each cause has its own time.
         if self.pause is not None:
             self._paused_us[self.pause] = self._paused_us.get(self.pause, 0) + now_us - self._since_us
         self.pause, self._since_us = cause, now_us
@@ -55,6 +57,8 @@ class TaskTime:
     def take(self, now_us: int) -> tuple[int, dict[int, int]]:
         """Return and forget the busy time and the paused time by cause; a pause goes on."""
         if self.pause is not None:
+            # Else a pause that lasts would be counted only when it is over, and `status` shows none
+            # meanwhile.
             self.hold(self.pause, now_us)
         busy_us, self.busy_us = self.busy_us, 0
         paused_us, self._paused_us = self._paused_us, {}
