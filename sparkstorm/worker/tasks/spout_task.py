@@ -1,4 +1,9 @@
-"""One spout task: calls user code for tuples, remembers the tracked ones, calls ack and fail."""
+"""One spout task: calls user code for tuples, remembers the tracked ones, calls ack and fail.
+
+Law: what is emitted, the message ids that are open for it, and the source's position are in one commit, so a restart neither skips
+a message of a replayable source nor emits it twice. `ack` and `fail` are called after the commit with the verdict, and confirmed by
+the next: at least once, since user code cannot be undone. Storm's pending messages are in memory, and die with their worker.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +30,15 @@ from sparkstorm.worker.open_blocks import Births
 from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, teller
 from sparkstorm.worker.tasks.inbox import Inbox
 
+# With doubled pauses a second of errors. Half of it gives up a source within 30 ms; with double one
+# that can never answer is named ten seconds later.
 _FAILURES_IN_A_ROW = 10
+# Double of it would leave a source that is back unasked for two seconds.
 _LONGEST_BACK_OFF_MS = 1000
 # Since the last emission. Within it the next tuple may come at any moment, and a long rest would be
-# its latency.
+# its latency. Half of it makes sources of 100 to 200 tuples/s cold between two of them; double
+# polls for twice as long after each burst. A rest of a quarter of the pause took the latency over 3
+# hops from 2.10 to 1.45 ms, with other changes (benchmarks/README.md).
 _WARM_US = 10_000
 
 
@@ -63,11 +73,13 @@ class SpoutCollector:
             self._emitter.roots = 0
             self._emit(values, stream)
             return
+        # The usual id needs no look into the codec: this is called for every tuple.
         if type(message_id) is not int or not INT_MIN <= message_id <= INT_MAX:
             message_id = self._checked(message_id)
         if self._new_root is None:
             self._emitter.roots = 0
             self._emit(values, stream)
+            # After the emit: one that raises leaves no message that would be acked.
             self.immediate.append(message_id)
         else:
             self._emitter.roots = root = self._new_root()
@@ -207,13 +219,17 @@ class SpoutTask:
             for _ in range(limit):
                 mark, born_mark, immediate_mark, change_mark = len(log), len(born), len(immediate), len(changes)
                 next_tuple()
+                # A call that only counted a metric has emitted nothing.
                 if len(born) == born_mark and len(log) - len(changes) == mark - change_mark:
                     self.is_dry = True
                     break
+            # The thread's error comes as a batch of its own: a turn between two of them is no
+            # success.
             if not (isinstance(self.spout, ThreadedSpout) and self.spout.is_failing):
                 self._failures = 0
         except USER_ERRORS as error:
             self.emitter.roll_back(mark)
+            # Of the call that raised alone: those before it in this turn stand.
             del born[born_mark:], immediate[immediate_mark:]
             self._note_failure(error, now_ms)
         # Without tracking a message is done when it is emitted.
@@ -278,6 +294,7 @@ class SpoutTask:
 
     def make_callbacks(self) -> bool:
         """Tell user code what the last commit settled; whether it emitted anything on that occasion."""
+        # Ids come back as the user gave them: what the codec made a list is a tuple again.
         outcomes = [o._replace(message_id=as_message_id(o.message_id)) for o in self.pending.take_callbacks()]
         immediate = [Outcome(0, message_id) for message_id in self.collector.immediate]
         self.collector.immediate.clear()
@@ -291,11 +308,14 @@ class SpoutTask:
         for outcome in [*outcomes, *immediate]:
             self._call(lambda o=outcome: self._tell(o))  # type: ignore[misc]
         self.acked += len(self.collector.immediate)
+        # After the calls: a death in one of them repeats it with the next owner.
         self.pending.confirm(outcomes)
         return bool(self.emitter.log or self.collector.born)
 
     def set_active(self, is_active: bool) -> None:
         """Follow the topology's status; a spout that rests says what it would hand over."""
+        # A savepoint is made of resting spouts: what they hand over is written once, with the next
+        # commit (decision 31).
         self._must_hand_over, self.handed = not is_active, []
         self._asked("activate" if is_active else "deactivate")
 
@@ -309,6 +329,7 @@ class SpoutTask:
 
     def take_position(self) -> Any:
         """The source's position if it has moved since the last commit, else None."""
+        # Asked only after an emission: `snapshot` may cost a source more than a tuple.
         if not self._has_moved or not isinstance(self.spout, ReplayableSpout):
             return None
         self._has_moved = False
