@@ -1,6 +1,10 @@
 """One task of a bolt around its user code, the same in every host: its runner, how it is prepared, its ticks by the host's clock.
 
 A host adds when the task runs, where its rows come from and go, and what becomes of its failures.
+
+Law: whatever decides how a bolt begins, ticks and is tried again is here or in `executor`, so that live equals replay by
+construction and the suites of equality are its proof. Left out: one class for all hosts. A worker's task holds inputs over epochs
+and is read by the commit, a replay's counts evidence and drives time (decision 52).
 """
 
 from __future__ import annotations
@@ -43,11 +47,16 @@ class TickSchedule:
     def begin(self, first_ms: int) -> None:
         """Begin with the first input at this time, unless it has begun: ticks then come at whole multiples of the period."""
         if self._every_ms and self.due_ms is None:
+            # Whole multiples and not the first input plus a period: two replays of parts of a
+            # history then tick at the same times.
             self.due_ms = (first_ms // self._every_ms + 1) * self._every_ms
 
     def take(self, at_ms: int, roots: Roots = 0) -> Tuple:
         """Return the due tick; the next one is due a period after `at_ms`."""
+        # From when it was taken: after a pause a worker has one tick and not one for each period
+        # that has passed.
         self.due_ms = at_ms + self._every_ms
+        # Seconds, as Storm's tick tuple has them.
         return Tuple((self._every_ms // 1000,), roots, TICK)
 
 
@@ -63,6 +72,8 @@ class Task:
         self.emitter = emitter
         self.state = state
         self.state_version = bolt.state_version if isinstance(bolt, Stateful) else 1  # form of the state that this code writes
+        # A new state is in the form of this code; whoever loads an older one says so before
+        # `prepare`.
         self.stored_version = self.state_version  # and of the one that it was given
 
     @property
@@ -72,16 +83,22 @@ class Task:
 
     def prepare(self, context: TopologyContext) -> None:
         """Call the bolt's prepare, bring its state into the form of this code, and hand it over."""
+        # Through the runner's bolt: with a thread that is the wrapper, which prepares the user's
+        # bolt and then starts.
         if isinstance(self.runner, ManualRunner):
             self.runner.bolt.prepare(context.conf, context, self.runner)
         elif isinstance(self.bolt, TransactionalSink):
+            # A sink has no collector: what it writes leaves by its phases.
             self.bolt.open(context.conf, context)
         else:
             self.bolt.prepare(context.conf, context)
         state = self.users_state
         if isinstance(self.bolt, Stateful) and state is not None:
+            # An empty state has no form: code of a new version must not fail on a task that never
+            # had a key.
             if self.stored_version != self.state_version and len(state):
                 self._migrate(self.bolt, state)
+            # Last: user code may read its state here, and sees it in its own form.
             self.bolt.init_state(state)
 
     def _migrate(self, bolt: Stateful, state: MemoryState) -> None:
@@ -89,6 +106,7 @@ class Task:
         where = f"component '{self.component}' (task {self.task})"
         try:
             bolt.migrate_state(state, self.stored_version)
+        # An error of ours already names key and mend; one of the user's gets its line.
         except SparkStormError as error:
             raise WorkerFailedError(f"{where} cannot read its state: {error}") from error
         except USER_ERRORS as error:
@@ -100,6 +118,7 @@ class Task:
     def execute_tick(self, tick: Tuple) -> list[FailedInput]:
         """Execute a tick; return it if it failed. A tick needs no ack and does not outlive the call."""
         failed = self.runner.execute_tuples([tick])
+        # A bolt that acks would hold it for ever: nobody expects the ack of a tick.
         self.runner.forget(tick)
         return failed
 
@@ -116,6 +135,7 @@ def make_runner(
 ) -> Runner:
     """Return the runner of a bolt without windows and timers; `columns` is that of a ColumnBolt which takes batches."""
     if isinstance(bolt, BasicBolt):
+        # A replay without columns passes none: the same bolt then gets rows.
         kind = columns if columns is not None and isinstance(bolt, ColumnBolt) else BasicRunner
         return kind(bolt, emitter, state, BasicCollector(emitter, task, report))
     return ManualRunner(bolt, emitter, state, task, report, wake, is_answering)

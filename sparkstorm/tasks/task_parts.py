@@ -2,6 +2,9 @@
 
 A host (worker, partition of a replay, stepper) has one TaskParts. What differs between hosts is a value that it gives: the
 streams that it may receive beside the declared ones, the clock, and who keeps the rows.
+
+Law: the same topology, settings and task give the same routes in every host and every run, so a row of a replay reaches the task
+that it reached live. Left out: subclasses for hosts, which would be another place where two hosts could differ unseen.
 """
 
 from __future__ import annotations
@@ -60,19 +63,27 @@ class TaskParts:
         self.tasks = tasks_by_component(component_by_task)
         self.time_plan = TimePlan(topology, conf)
         self.resources: dict[str, Any] = {}
+        # A component's own settings win over those of its topology, as in Storm. Once per
+        # component, not per task.
         self.conf: Callable[[str], Mapping[str, Any]] = cache(lambda component: {**conf, **topology.components[component].conf})
         self._streams = streams
         self._sources: dict[tuple[int, str], Source] = {}
 
     def source(self, task: int, stream: str) -> Source:
         """Return the producer of rows, one object per task and stream; MalformedFrameError when there is no such task or stream."""
+        # One object per task and stream: runners compare sources by identity, which costs nothing
+        # per row.
         known = self._sources.get((task, stream))
         if known is None:
             component = self.topology.components.get(self.component_by_task.get(task, ""))
             name = stream.removeprefix(LATE_PREFIX)
             fields = self._streams.get(name)
+            # The number may come out of a frame that anybody has written: it is no key of ours
+            # until it is found.
             if component is None or (fields is None and name not in component.streams):
                 raise MalformedFrameError(f"task {task} has no stream '{stream}' in this topology")
+            # Undeclared streams first: no component may declare a name that begins with two
+            # underscores.
             fields = component.streams[name].fields if fields is None else fields
             known = self._sources[task, stream] = Source(component.id, task, name, fields, is_late=name != stream)
         return known
@@ -106,6 +117,8 @@ class TaskParts:
 
     def seed(self, task: int) -> int:
         """Return the seed of a task's groupings: the same for every run of a topology of this name."""
+        # Of the name and not the id, which differs with each submission: else shuffles of a replay
+        # would begin elsewhere than live ones. Not Python's hash, which differs between processes.
         return crc32(f"{self.topology_id.rsplit('-', 2)[0]}/{task}".encode())
 
     def outputs(self, task: int, local_tasks: frozenset[int], make_target: MakeTarget | None = None) -> Outputs:
@@ -114,7 +127,11 @@ class TaskParts:
         `make_target` returns the target of a channel and a task; without it each route has lists of its own.
         """
         component, make = self.component_by_task[task], make_target or own_targets(local_tasks)
+        # Before the routes: a subscriber that uses event time has its rows picked through the
+        # sender's clock (decision 11).
         timed_outputs = add_timed_outputs(self.time_plan, self.topology, component, task, self.tasks, make)
         routes = build_routes(self.topology, component, task, self.tasks, self.codec, self.seed(task), timed_outputs, make)
+        # Last: routes leave in this order, and no late row or mark may come before the rows that it
+        # follows.
         add_routes(routes, timed_outputs, component, task, self.codec)
         return Outputs(task, component, routes, tuple(timed_outputs.values()))

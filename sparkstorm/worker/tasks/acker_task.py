@@ -14,8 +14,9 @@ from sparkstorm.transport.frames import AckerMessages, SettledRoots
 from sparkstorm.worker.tasks.inbox import Inbox
 
 UNKNOWN = Failure(FailureKind.FAILED, "failed; its acker was started again since, and does not know why")
-# Longer than a store may be away: half of it could end workers in an outage that they would
-# survive.
+# Longer than a store may be away (60 s of tries, docs/guarantees.md): half of it could end workers
+# in an outage that they would survive; double leaves a topology of a store that has lost frames
+# standing for three minutes.
 _PATIENCE_MS = 90_000
 
 
@@ -42,6 +43,8 @@ class AckerTask:
             return {}
         m = messages[0] if len(messages) == 1 else _joined(messages)
         self.executed += len(m)
+        # In memory only: a reason that is lost with the acker is replaced by UNKNOWN, the fail
+        # itself is in the ledger.
         self._failure_by_root.update(m.failures)
         settled = self.ledger.apply((m.init_roots, m.init_values, m.init_tasks), (m.ack_roots, m.ack_values), list(m.failures))
         oldest_ms = min(m.oldest_ms for m in messages)
@@ -53,6 +56,8 @@ class AckerTask:
 
     def rotate(self, keeps_begun: bool = False) -> None:
         """Age the ledger by one bucket; what drops out is forgotten silently (S1.19)."""
+        # Without time-outs a tree may live as long as it likes; only messages of trees that nobody
+        # has begun are forgotten.
         if keeps_begun:
             self.ledger.renew_begun()
         self.ledger.rotate()

@@ -2,6 +2,9 @@
 
 A state of at most SMALL keys is kept whole. Of a larger one are kept: the keys that the input's grouping and the bolt's
 `key_fields` name, and those that the last try has used (it runs on a state that notes them).
+
+Law: a dead letter is enough to execute its input again, and holds no secret. Left out: the whole state of any size, which would
+make each letter as large as the task.
 """
 
 from __future__ import annotations
@@ -27,8 +30,12 @@ from sparkstorm.recording.capsule_files import ENDING, write_capsule
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
+# Keys of a state that is kept whole. Half of it leaves out keys that a bolt of few keys reads by chance;
+# double makes a letter of such a state twice as large.
 SMALL = 100
 FOLDER = "capsules"
+# Of state in a letter: letters are Redis's, 100,000 of them at the most. Half of it cuts states of large
+# values, double lets them take 50 GB.
 _MOST_BYTES = 256 << 10
 _LEFT_OUT = "topology.environment"  # it may hold passwords
 
@@ -69,6 +76,7 @@ class Capsules:
     def write(self, bolt: BoltTask, tup: Tuple, failure: Failure) -> None:
         """Write a capsule of a failure whose input is not parked, the first so many of each cause (topology.failure.capsules)."""
         number = self._written.get(failure.cause, 0)
+        # Causes are bounded too: an error text with a number in it would be a new cause each time.
         if number >= self._plan.settings.failure_capsules or len(self._written) > SMALL:
             return
         self._written[failure.cause] = number + 1
@@ -79,6 +87,7 @@ class Capsules:
 
     def _pairs(self, bolt: BoltTask, tup: Tuple) -> tuple[tuple[Any, Any], ...] | None:
         state = bolt.state
+        # Of this task's last try only: the next letter must not get its keys.
         used = self._used.pop(bolt.task, {})
         if state is None:
             return None

@@ -1,4 +1,9 @@
-"""Inbox of one task: frames read from its stream and not executed yet, and the position of its cursor."""
+"""Inbox of one task: frames read from its stream and not executed yet, and the position of its cursor.
+
+Law: the cursor points behind the last row that a commit has consumed, and only moves forward; whatever cannot be decoded is stepped
+over as if it had been consumed, so that it is met once. Rows are consumed from the front (decision 6: the edge of an entry leaves
+a root with the root's last row in it). Left out: acks per row, which would need a list of gaps instead of one position.
+"""
 
 from __future__ import annotations
 
@@ -58,6 +63,7 @@ class Chunk:
         if isinstance(frame, RowFrame):
             self.edge, self._runs = frame.edge, frame.root_runs
             self.origin = 0 if self.is_replayed else frame.origin
+        # Most entries are done in one part: where roots end is found only for those that are not.
         self._ends: Ends | None = None  # found when the rows are done in several parts
         self._ended = 0  # roots whose last row is done
         if done:
@@ -73,6 +79,7 @@ class Chunk:
             return ()
         if self._ends is None:
             if self.done == self.total:
+                # All at once: no places are needed.
                 return self._runs.distinct()
             self._ends = self._runs.ends()
         ends, start, stop = self._ends, self._ended, len(self._ends)
@@ -129,8 +136,12 @@ class Inbox:
 
     def add(self, entry: Entry) -> None:
         """Decode a frame; MalformedFrameError leaves the inbox as if the frame had been consumed."""
+        # Before decoding: a frame that cannot be read must not be asked for again.
         self.read_to = entry.id
+        # Acker traffic is no backlog: it is taken whole with the next commit and would shut gates
+        # for a moment.
         size = len(entry.data) if self._kind == frames.ROWS else 0
+        # The cursor may point into the first frame only.
         skip, self._skip = self._skip, 0
         try:
             frame = self._checked(entry.data)
@@ -148,6 +159,8 @@ class Inbox:
     def consume(self, chunk: Chunk, rows: int) -> None:
         """Mark the next `rows` rows of the oldest frame as done."""
         chunk.done += rows
+        # By rows, since senders watch the bytes that wait: an entry in work drains little by
+        # little.
         self.consumed += chunk.size * rows // chunk.total
         self.moved = True
         if chunk.done < chunk.total:
@@ -161,6 +174,7 @@ class Inbox:
 
     def take_progress(self, commit: Commit) -> None:
         """Write into a commit what was consumed since the last one."""
+        # Commits of small epochs would pay for each task of the worker.
         if not self.moved:
             return
         commit.cursors[self.task] = self.cursor
@@ -188,6 +202,7 @@ class Inbox:
         if kind != self._kind and (kind, self._kind) != (frames.REPLAYED, frames.ROWS):
             raise MalformedFrameError(f"a frame of kind {kind} in a stream of kind {self._kind}")
         frame = frames.decode(self._codec, data, kind)
+        # A verdict would be written into the stream of a task that cannot take it.
         if isinstance(frame, AckerMessages) and not self._spouts.issuperset(frame.init_tasks):
             raise MalformedFrameError("a tree of a task that is no spout")
         return frame
@@ -202,9 +217,12 @@ class Inbox:
             self.drained += size
 
     def _rows(self, frame: RowFrame) -> list[Row]:
+        # Senders before values: an unknown task makes the whole frame foreign.
         source_by_task = {task: self._source(task, frame.stream) for task in dict.fromkeys(frame.senders)}
         first = source_by_task[frame.senders[0]]
         for source in source_by_task.values():
+            # Fields and widths are those of one component: rows of two would be read under the
+            # names of the first.
             if source.component != first.component:
                 raise MalformedFrameError(f"rows of '{first.component}' and '{source.component}' in one frame")
         width = len(frame.values[0]) if frame.batch is None else frame.batch.num_columns
@@ -214,6 +232,7 @@ class Inbox:
             )
         if frame.batch is not None:
             return _pieces(frame, source_by_task)
+        # Most frames have one sender; `map` and `repeat` keep the rows of one in C.
         sources = repeat(first) if len(frame.senders) == 1 else map(source_by_task.__getitem__, frame.senders)
         return list(zip(frame.values, frame.roots, sources, strict=False))
 
