@@ -1,33 +1,53 @@
-"""Fraud: a payment without a login of the same card in the minute before it is an alarm."""
+"""Fraud: payments joined with where the card's phone was in the same minute; the third odd payment blocks a card."""
 
 import random
 
-from sparkstorm.api import TopologyBuilder, bolt
+from sparkstorm.api import Duration, JoinBolt, TopologyBuilder, bolt
 from sparkstorm.connectors import Files
 
-WITHIN_MS = 60_000
+WINDOW_S = 60
+MOST = 3  # odd payments until a card is blocked
 
 
 def make(count, seed=0):
-    """Make events (card, kind, at_ms) in the order of their time."""
+    """Make payments (id, card, amount, country, at_ms) and positions of phones (card, country, at_ms), each in order of time."""
     chance = random.Random(seed)
-    at_ms, events = 1_790_000_000_000, []
-    for _ in range(count):
+    at_ms, payments, phones = 1_790_000_000_000, [], []
+    for n in range(count):
         at_ms += chance.randrange(4000)
-        events.append((f"card {chance.randrange(20)}", chance.choice(["login", "payment"]), at_ms))
-    return events
+        card, home = f"card {chance.randrange(12)}", "AT"
+        payments.append((n, card, chance.randrange(1, 500), chance.choice([home, home, "BR"]), at_ms))
+        for _ in range(chance.randrange(3)):
+            phones.append((card, chance.choice([home, home, home, "CA"]), at_ms + chance.randrange(-20_000, 20_000)))
+    return payments, sorted(phones, key=lambda position: position[2])
 
 
-@bolt("card", "at_ms", key="card")
-def alarms(tup, state):
-    if tup["kind"] == "login":
-        state.put(tup["card"], tup["at_ms"])
-    elif tup["at_ms"] - state.get(tup["card"], -WITHIN_MS) >= WITHIN_MS:
-        yield tup["card"], tup["at_ms"]
+@bolt("card", "id", "amount")
+def odd(tup):
+    if tup["paid_in"] != tup["phone_in"]:
+        yield tup["card"], tup["id"], tup["amount"]
 
 
-def build(pattern="events/*.jsonl"):
+@bolt("card", "ids", key="card")
+def block(tup, state):
+    """Emit a card once, with its odd payments; one that met several positions of its phone counts once."""
+    ids = state.get(tup["card"], [])
+    if len(ids) < MOST and tup["id"] not in ids:
+        ids = [*ids, tup["id"]]
+        state.put(tup["card"], ids)
+        if len(ids) == MOST:
+            yield tup["card"], ids
+
+
+def build(payments="payments/*.jsonl", phones="phones/*.jsonl"):
     builder = TopologyBuilder()
-    builder.set_spout("events", Files(pattern, "json", {"card": "string", "kind": "string", "at_ms": "bigint"}))
-    builder.set_bolt("alarms", alarms, inputs="events", parallelism=2)
+    paid = {"id": "bigint", "card": "string", "amount": "bigint", "country": "string", "at_ms": "bigint"}
+    builder.set_spout("payments", Files(payments, "json", paid))
+    builder.set_spout("phones", Files(phones, "json", {"card": "string", "country": "string", "at_ms": "bigint"}))
+    join = JoinBolt("payments", key="card").join("phones", key="card")
+    join = join.select("id", "card", "amount", "payments:country as paid_in", "phones:country as phone_in")
+    join = join.with_tumbling_window(Duration.seconds(WINDOW_S)).with_timestamp_field("at_ms")
+    builder.set_bolt("beside", join, inputs=["payments", "phones"], parallelism=2)
+    builder.set_bolt("odd", odd, inputs="beside", parallelism=2)
+    builder.set_bolt("block", block, inputs="odd", parallelism=2)
     return builder.build()

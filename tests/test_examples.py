@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import deltalake
+import pyarrow as pa
 import pytest
 
+from sparkstorm.config import merge
+from sparkstorm.notebook.topology_graph import graph_of, picture
 from sparkstorm.testing import complete_topology
 
 FOLDER = Path(__file__).parents[1] / "examples"
-CHECKED = {"access_logs", "clicks", "fraud", "iot"}
+CHECKED = {"access_logs", "changes", "clicks", "fraud", "iot"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The threads of delta-rs, which the first call of a process starts and nothing ends."""
+    deltalake.DeltaTable.create(str(tmp_path_factory.mktemp("delta")), pa.schema([("n", pa.int64())])).to_pyarrow_table()
 
 
 def example(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -27,6 +38,17 @@ def example(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_every_example_has_a_test_here() -> None:
     assert {path.stem for path in FOLDER.glob("*.py")} == CHECKED
+
+
+@pytest.mark.parametrize("name", sorted(CHECKED))
+def test_the_picture_of_an_example_shows_it(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "access.log").touch()
+    drawn = picture(graph_of(example(name, monkeypatch).build(), merge({})), name).text
+    picture_of_it = FOLDER / f"{name}.svg"
+    if "SPARKSTORM_DRAW" in os.environ:
+        picture_of_it.write_text(f"{drawn}\n", encoding="utf-8")
+    assert picture_of_it.read_text(encoding="utf-8") == f"{drawn}\n", "SPARKSTORM_DRAW=1 python -m pytest tests/test_examples.py"
 
 
 def test_access_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -65,14 +87,38 @@ def test_clicks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_fraud(monkeypatch: pytest.MonkeyPatch) -> None:
     module = example("fraud", monkeypatch)
-    events = module.make(300)
-    done = complete_topology(module.build(), {"events": events})
-    wanted = [
-        (card, at)
-        for card, kind, at in events
-        if kind == "payment" and not any(c == card and k == "login" and 0 <= at - t < 60_000 for c, k, t in events)
-    ]
-    assert wanted and sorted(done["alarms"]) == sorted(wanted)
+    payments, phones = module.make(90)
+    done = complete_topology(module.build(), {"payments": payments, "phones": phones})
+    ids: dict[str, set[int]] = {}
+    for number, card, _, country, at in payments:
+        window = at // (module.WINDOW_S * 1000)
+        seen = {where for name, where, when in phones if name == card and when // (module.WINDOW_S * 1000) == window}
+        if seen - {country}:
+            ids.setdefault(card, set()).add(number)
+    wanted = {card for card, numbers in ids.items() if len(numbers) >= module.MOST}
+    assert 3 < len(wanted) < 12 and sorted(card for card, _ in done["block"]) == sorted(wanted)
+    assert all(len(set(found)) == module.MOST and set(found) <= ids[card] for card, found in done["block"])
+
+
+def test_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module = example("changes", monkeypatch)
+    changes = module.make(300)
+    complete_topology(module.build(table=str(tmp_path / "products")), {"changes": changes})
+    rows = pa.table(deltalake.DeltaTable(tmp_path / "products").to_pyarrow_table()).to_pylist()
+    once = dict.fromkeys(changes)
+    assert len(once) < len(changes) and len(rows) == len(once)
+    versions: Counter[int] = Counter()
+    database: dict[int, tuple[str, float]] = {}
+    wanted = []
+    for op, number, name, price, _, at in once:
+        versions[number] += 1
+        wanted.append((number, versions[number], op, name, price, at))
+        if op == "d":
+            del database[number]
+        else:
+            database[number] = (name, price)
+    assert sorted(tuple(row.values()) for row in rows) == sorted(wanted)
+    assert module.current(rows) == database and len(database) > 10
 
 
 def test_iot(monkeypatch: pytest.MonkeyPatch) -> None:
