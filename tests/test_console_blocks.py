@@ -32,6 +32,7 @@ _NOT_RUN = {
     "spark-submit": "starts Spark; tests/system and tests/replay run the scripts",
     "python jobs/run_topology.py": "starts Spark; tests/system runs it",
     "sparkstorm cluster": "starts Spark; tests/system/test_standing_cluster.py runs it",
+    "sparkstorm dev": "starts Spark and servers; tests/system/test_tutorial.py runs it",
     "sparkstorm submit": "of a cluster; tests/cli/test_verbs.py runs the verbs of clusters",
     "sparkstorm update": "of a cluster",
     "sparkstorm list": "of a cluster",

@@ -23,7 +23,7 @@ _UNKNOWN = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 _WORD = re.compile(r"[\w-]+")
 
 GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
-    "run": {"jobs": ("submit", "run", "replay", "update", "follow", "cluster")},
+    "run": {"jobs": ("submit", "run", "replay", "update", "follow", "cluster", "dev")},
     "look": {
         "topologies": ("list", "status", "tasks", "errors", "failures"),
         "doctor": ("doctor",),

@@ -48,6 +48,11 @@ def add_verbs(verbs: Any) -> None:
     verb.add_argument("--web", nargs="?", type=int, const=8080, metavar="PORT", help="also serve the page, on this port (8080)")
     _add_spark_options(verb)
     verb.set_defaults(run=cluster)
+    verb = verbs.add_parser("dev", help="hold a cluster with Kafka, PostgreSQL and an object store", description=dev.__doc__)
+    verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
+    verb.add_argument("--web", type=int, default=8080, metavar="PORT", help="port of the page (8080)")
+    _add_spark_options(verb)
+    verb.set_defaults(run=dev)
 
 
 def _add_spark_options(verb: argparse.ArgumentParser) -> None:
@@ -92,6 +97,11 @@ def cluster(arguments: argparse.Namespace) -> int:
     own = [arguments.conf] if arguments.conf else []
     page = ["--web", str(arguments.web)] if arguments.web else []
     return _become_driver(arguments, "sparkstorm.app.standing", [*own, *_overrides(arguments), *page])
+
+
+def dev(arguments: argparse.Namespace) -> int:
+    """Hold a cluster until Ctrl-C with its page, and beside it Kafka, PostgreSQL and an object store with sample data."""
+    return _become_driver(arguments, "sparkstorm.cli.dev", [*_overrides(arguments), "--web", str(arguments.web)])
 
 
 def run(arguments: argparse.Namespace) -> int:
