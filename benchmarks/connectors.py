@@ -20,7 +20,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -45,8 +44,8 @@ from benchmarks import connectors_http
 from sparkstorm import connectors
 from sparkstorm.api import Source, TransactionalSink, Tuple
 from sparkstorm.embedded import start_redis
-from sparkstorm.testing.system.kafka import KafkaServer
-from sparkstorm.testing.system.postgres import PASSWORD, PostgresServer
+from sparkstorm.testing.servers import KafkaServer, PostgresServer
+from sparkstorm.testing.servers.postgres import PASSWORD
 
 _RUNS = 5
 _EPOCH_ROWS = 4096
@@ -183,7 +182,7 @@ def bench_files(folder: Path, tuples: Sequence[Tuple]) -> None:
 
 def bench_kafka(folder: Path, tuples: Sequence[Tuple]) -> None:
     """Records in, four times as many, since a consumer needs 0.2 s to begin; transactions out."""
-    with running(KafkaServer(folder / "kafka")) as server:
+    with KafkaServer(folder / "kafka") as server:
         _bench_kafka(server, tuples)
 
 
@@ -230,7 +229,7 @@ def _bench_kafka(server: KafkaServer, tuples: Sequence[Tuple]) -> None:
 
 def bench_sql(folder: Path, tuples: Sequence[Tuple]) -> None:
     """Inserts into PostgreSQL."""
-    with running(PostgresServer()) as server:
+    with PostgresServer() as server:
         _bench_sql(server, tuples)
 
 
@@ -479,16 +478,6 @@ def bench_spark(folder: Path, tuples: Sequence[Tuple]) -> None:
     arrow = {"path": log, "arrow": "yes"}
     show("SparkSource, batches", rows, lambda: bare_read(True), lambda: read(connectors.SparkSource(Log, arrow), rows, "default"))
     show("SparkSink", rows, bare_write, lambda: write(connectors.SparkSink(Log, {"path": out}), tuples))
-
-
-@contextmanager
-def running(server: Any) -> Iterator[Any]:
-    """Start a server, and end it."""
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
 
 
 _GROUPS = {

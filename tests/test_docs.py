@@ -132,7 +132,7 @@ def test_the_readmes_first_bolt_is_a_job_and_passes_its_test(tmp_path: Path) -> 
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
 
 
-# test_page.py of tests/replay runs replay.md, test_verbs.py of tests/cli cluster.md
+# test_page.py of tests/replay runs replay.md, test_verbs.py of tests/cli cluster.md, test_servers.py of tests/testing servers.md
 @pytest.mark.parametrize(("name", "tests"), [("api", 8), ("connectors", 1), ("failures", 0), ("testing", 2), ("windows", 0)])
 def test_every_example_of_a_page_runs_and_its_tests_pass(
     name: str, tests: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -223,6 +223,7 @@ _PUBLIC = {
     "sparkstorm.replay",
     "sparkstorm.replay.stepping.recorded",
     "sparkstorm.testing",
+    "sparkstorm.testing.servers",
 }
 _OF_TOOLS = re.compile(r"sparkstorm\.(notebook\.\w+|insight\.sampler|scheduling\.laboratory|app\.cluster|config)")
 _STARTERS = {"run_topology.py", "replay_history.py"}

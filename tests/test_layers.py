@@ -78,6 +78,8 @@ LAZY = {
     "fsspec",
     "deltalake",
     "pyiceberg",
+    "moto",
+    "werkzeug",
 }
 DRIVER_LIBRARIES = {"redis", "kazoo"}
 # the entry points parse arguments and read files, and tests run without Spark, before they import what brings Spark along

@@ -20,15 +20,15 @@ from sparkstorm.api import TopologyBuilder
 from sparkstorm.connectors import Files, FileSink, SqlSink, SqlSource
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import CaptureBolt, LocalCluster, Shared
+from sparkstorm.testing.servers import ObjectStore, PostgresServer
+from sparkstorm.testing.servers.postgres import PASSWORD
 from sparkstorm.testing.system.main_job import ROOT
-from sparkstorm.testing.system.postgres import PASSWORD, PostgresServer
 from tests.connectors.crashing_sink import feed
 from tests.connectors.test_bad_input import ROWS, Relieved, fill, write
 from tests.connectors.test_bad_input import small_disk as small_disk
 from tests.connectors.test_file_source import Run
 from tests.connectors.test_sql import Bench
 from tests.leaks import keep_children
-from tests.system.links_servers import ServerProcess
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -150,10 +150,10 @@ def test_a_row_that_no_tuple_can_carry_costs_itself_only(postgres: PostgresServe
 
 
 @pytest.fixture
-def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerProcess]:
+def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
     """An S3 that asks for credentials."""
     monkeypatch.setenv("INITIAL_NO_AUTH_ACTION_COUNT", "0")
-    server = ServerProcess("s3", tmp_path / "s3")
+    server = ObjectStore(tmp_path / "s3")
     server.start()
     yield server
     server.kill()
@@ -163,12 +163,10 @@ def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerProces
 @pytest.fixture
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """An S3 of this test's own that takes any credentials, and its bucket."""
-    server = ServerProcess("s3", tmp_path / "s3")
+    server = ObjectStore(tmp_path / "s3")
     server.start()
-    for name, value in (("AWS_ENDPOINT_URL", server.url), ("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")):
+    for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
     client = boto3.client("s3", endpoint_url=server.url, region_name="us-east-1")
     client.create_bucket(Bucket="bucket")
     yield client
@@ -227,7 +225,7 @@ def test_a_bucket_that_is_gone_is_named(bucket: Any, tmp_path: Path) -> None:
     assert re.match(r"WorkerFailedError: component 'sink' .*: db.rows: .*NO_SUCH_BUCKET", iceberg)
 
 
-def test_credentials_that_s3_refuses_are_named(s3: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_that_s3_refuses_are_named(s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = {"AWS_ENDPOINT_URL": s3.url, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
     for name, value in {**own, "AWS_ACCESS_KEY_ID": "no-such", "AWS_SECRET_ACCESS_KEY": "wrong"}.items():
         monkeypatch.setenv(name, value)

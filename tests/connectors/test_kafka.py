@@ -21,7 +21,7 @@ from sparkstorm.connectors.file_records import json_parser
 from sparkstorm.connectors.kafka import batch_maker
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import CaptureBolt, LocalCluster
-from sparkstorm.testing.system.kafka import KafkaServer
+from sparkstorm.testing.servers import KafkaServer
 from tests.connectors.crashing_sink import die_everywhere, feed
 from tests.connectors.test_bad_input import ROWS, Relieved, disk_of, fill, write
 from tests.connectors.test_forgotten_epochs import write_beyond_a_lost_store

@@ -25,11 +25,11 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from sparkstorm.embedded import RedisServer, start_redis
 from sparkstorm.embedded.process import free_port
-from sparkstorm.testing.system.kafka import KafkaServer
+from sparkstorm.testing.servers import KafkaServer, ObjectStore, PostgresServer
+from sparkstorm.testing.servers.postgres import PASSWORD
 from sparkstorm.testing.system.main_job import MainJob
-from sparkstorm.testing.system.postgres import PASSWORD, PostgresServer
 from sparkstorm.testing.system.processes import slot_of
-from tests.system.links_servers import FrameSender, ServerProcess
+from tests.system.links_servers import FrameSender, HttpServer
 from tests.system.links_topology import ORIGINS
 
 pytestmark = pytest.mark.system
@@ -57,7 +57,7 @@ class Servers:
         self.folder = folder
         self.postgres, self.kafka = PostgresServer(), KafkaServer(folder / "kafka")
         self.redis: RedisServer = start_redis(folder / "redis", password=PASSWORD)
-        self.s3, self.http = ServerProcess("s3", folder / "s3"), ServerProcess("http", folder / "http")
+        self.s3, self.http = ObjectStore(folder / "s3"), HttpServer(folder / "http")
         self.frame = FrameSender(folder / "frame", f"redis://127.0.0.1:{self.redis.port}", "LINKS_REDIS")
         self.s3.start()
         self.http.start()
@@ -207,12 +207,7 @@ def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers
     for name, value in {
         "LINKS_POSTGRES": PASSWORD,
         "LINKS_REDIS": PASSWORD,
-        "AWS_ENDPOINT_URL": made.s3.url,
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_REGION": "us-east-1",
-        "AWS_ALLOW_HTTP": "true",
+        **made.s3.environment,
         "PYICEBERG_CATALOG__LINKS__URI": made.postgres.url.replace("@", f":{PASSWORD}@"),
         "PYICEBERG_CATALOG__LINKS__WAREHOUSE": "s3://bucket/iceberg",
         "PYICEBERG_CATALOG__LINKS__S3__ENDPOINT": made.s3.url,
@@ -251,7 +246,7 @@ class Run:
         return self.job.workers(self.sight, 2)[number % 2].pid
 
 
-def restart(server: KafkaServer | PostgresServer | ServerProcess | FrameSender | RedisServer) -> None:
+def restart(server: KafkaServer | PostgresServer | ObjectStore | HttpServer | FrameSender | RedisServer) -> None:
     server.kill()
     if isinstance(server, RedisServer):
         server.restart()
