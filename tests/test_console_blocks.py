@@ -42,6 +42,7 @@ _NOT_RUN = {
     "sparkstorm rebalance": "of a cluster",
     "sparkstorm kill": "of a cluster",
     "sparkstorm web": "of a cluster; tests/test_wheel.py and tests/web serve the page",
+    "sparkstorm context": "changes the user's own file; tests/cli/test_contexts.py runs it",
     "sparkstorm run": "starts Spark; tests/test_wheel.py runs it",
     "sparkstorm upgrade": "of a cluster; `shadow` reads a recording of one, tests/cli/test_upgrade_texts.py",
 }
