@@ -37,9 +37,9 @@ from sparkstorm.api import (
 from sparkstorm.app.cluster import Cluster
 from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.config import merge
-from sparkstorm.embedded.redis import client_of
 from sparkstorm.model.assignment import WorkerBeat
 from sparkstorm.model.topology import Topology
+from sparkstorm.stores.redis_client import client_of
 
 _WORKERS = 2
 _LIMIT_S = 900.0

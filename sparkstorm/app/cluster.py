@@ -33,9 +33,7 @@ from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.tickets import TicketOffice
 from sparkstorm.cluster.zookeeper import ZooKeeperStateStore
 from sparkstorm.config import Conf, merge
-from sparkstorm.embedded.connection import signing_key
-from sparkstorm.embedded.redis import client_of
-from sparkstorm.embedded.stores import Stores, check_addresses, connection_path, not_configured, open_stores
+from sparkstorm.embedded.stores import Stores, open_stores
 from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError, StoreUnavailableError, TamperedBlobError
 from sparkstorm.hosting.base import SlotSpec, StateAddress
 from sparkstorm.hosting.racks import read_racks
@@ -50,6 +48,9 @@ from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.nimbus.redis_cleanup import RedisRetirement
 from sparkstorm.scheduling.per_topology import chosen_scheduler
 from sparkstorm.settings import DriverSettings, ZooKeeperSettings
+from sparkstorm.stores.addresses import check_addresses, connection_path, not_configured
+from sparkstorm.stores.connection import signing_key
+from sparkstorm.stores.redis_client import client_of
 from sparkstorm.supervisor.slot_main import main_by_ticket
 
 SLOT_DAEMON = "sparkstorm.app.spark_daemon"

@@ -13,8 +13,8 @@ from sparkstorm.app.job_file import JobFile, make_topology, read_job_file, topol
 from sparkstorm.client.connect import VARIABLE
 from sparkstorm.client.submission import prepare
 from sparkstorm.config import parse_override, unsupported_among
-from sparkstorm.embedded.passwords import exposed
 from sparkstorm.errors import InvalidConfigError
+from sparkstorm.stores.passwords import exposed
 
 EXITS = "exit status: 0 all done, 1 failed, 3 done but tuples were parked, 4 done but Redis had lost data, 130 stopped from outside"
 

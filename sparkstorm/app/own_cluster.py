@@ -14,9 +14,9 @@ from sparkstorm.app.cluster import Cluster
 from sparkstorm.app.exit_status import DATA_LOST, FAILED, INTERRUPTED, OK, PARKED, leave
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.run import Run, Signals, StoppedError
-from sparkstorm.embedded.stores import not_configured
 from sparkstorm.errors import SlotsUnavailableError
 from sparkstorm.model import compiled
+from sparkstorm.stores.addresses import not_configured
 
 
 def run_in_own_cluster(run: Run, job: JobFile) -> int:

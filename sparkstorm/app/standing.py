@@ -17,13 +17,13 @@ from sparkstorm.app.job import say_warnings
 from sparkstorm.client.connect import VARIABLE
 from sparkstorm.cluster.nimbus_state import DriverInfo
 from sparkstorm.config import Conf, load_conf, merge, parse_override
-from sparkstorm.embedded.connection import read_only_path
-from sparkstorm.embedded.stores import connection_path, not_configured
 from sparkstorm.errors import SparkStormError, StoreUnavailableError
 from sparkstorm.hosting.tied_child import tied
 from sparkstorm.model.names import counted, shown
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.settings import DriverSettings
+from sparkstorm.stores.addresses import connection_path, not_configured
+from sparkstorm.stores.connection import read_only_path
 
 if TYPE_CHECKING:
     from sparkstorm.app.cluster import Cluster

@@ -9,9 +9,9 @@ from typing import Any
 from sparkstorm.cli.common import EXITS, OK, add_formats, add_json, say, write
 from sparkstorm.cli.terminal import columns, show, table
 from sparkstorm.client.contexts import Contexts, add_context, contexts_file, read_contexts, remove_context, use_context
-from sparkstorm.embedded.connection import Connection, load_any_connection
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.names import shown
+from sparkstorm.stores.connection import Connection, load_any_connection
 
 
 def add_verbs(verbs: Any) -> None:

@@ -22,16 +22,17 @@ import redis
 
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.config import Conf
-from sparkstorm.embedded.connection import ReadOnlyConnection, load_any_connection, parse_redis_url
 from sparkstorm.embedded.java import find_java, java_version
-from sparkstorm.embedded.passwords import REDIS, ZOOKEEPER, password_of
 from sparkstorm.embedded.process import require_free
-from sparkstorm.embedded.redis import check_redis_settings, client_of, find_redis_binary
-from sparkstorm.embedded.stores import check_addresses, tls_files
+from sparkstorm.embedded.redis import find_redis_binary
 from sparkstorm.errors import SparkStormError, StoreUnavailableError
 from sparkstorm.model import compiled
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.settings import StoreSettings
+from sparkstorm.stores.addresses import check_addresses, tls_files
+from sparkstorm.stores.connection import ReadOnlyConnection, load_any_connection, parse_redis_url
+from sparkstorm.stores.passwords import REDIS, ZOOKEEPER, password_of
+from sparkstorm.stores.redis_client import check_redis_settings, client_of
 
 _WAIT_S = 5.0  # for a server's answer; half may be too short for one far away, with the double one waits without need
 _CLOCK_MS = 1_000  # births and deaths are compared across hosts in seconds; with half of it a busy Redis would seem wrong

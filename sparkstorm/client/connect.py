@@ -19,7 +19,8 @@ from sparkstorm.clock import SystemClock
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore, viewer_identity
 from sparkstorm.config import Conf, merge
-from sparkstorm.embedded.connection import (
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.stores.connection import (
     VIEWER,
     Connection,
     ReadOnlyConnection,
@@ -28,8 +29,7 @@ from sparkstorm.embedded.connection import (
     signing_key,
     viewer_zookeeper_password,
 )
-from sparkstorm.embedded.redis import client_of
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.stores.redis_client import client_of
 
 VARIABLE: Final = "SPARKSTORM_CLUSTER"
 _REDIS_ANSWER_S = 10.0

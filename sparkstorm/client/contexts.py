@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sparkstorm.embedded.connection import load_any_connection, read_private
 from sparkstorm.errors import InvalidConfigError
+from sparkstorm.stores.connection import load_any_connection, read_private
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 

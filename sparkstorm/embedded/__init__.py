@@ -1,20 +1,18 @@
-"""Embedded servers, started when no addresses are configured: Redis and ZooKeeper."""
+"""Embedded servers, started when no addresses are configured: Redis and ZooKeeper.
 
-from sparkstorm.embedded.connection import Connection, load_connection, save_connection, signing_key
-from sparkstorm.embedded.redis import RedisServer, check_redis_settings, start_redis
+A guest: only what puts a cluster together (app, testing, the command line) imports it. What every process needs to reach
+stores, its own or the user's, is in `sparkstorm.stores`.
+"""
+
+from sparkstorm.embedded.redis import RedisServer, start_redis
 from sparkstorm.embedded.stores import Stores, open_stores
 from sparkstorm.embedded.zookeeper import ZooKeeperServer, start_zookeeper
 
 __all__ = [
-    "Connection",
     "RedisServer",
     "Stores",
     "ZooKeeperServer",
-    "check_redis_settings",
-    "load_connection",
     "open_stores",
-    "save_connection",
-    "signing_key",
     "start_redis",
     "start_zookeeper",
 ]

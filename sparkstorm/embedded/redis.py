@@ -1,4 +1,4 @@
-"""Embedded Redis (binary, settings, start and stop), and the check of a user's own Redis."""
+"""Embedded Redis: binary, settings, start and stop."""
 
 from __future__ import annotations
 
@@ -9,13 +9,9 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from sparkstorm.embedded.append_only_file import close_gaps
 from sparkstorm.embedded.process import (
@@ -26,12 +22,12 @@ from sparkstorm.embedded.process import (
     start_on_free_port,
     start_tethered,
 )
-from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
+from sparkstorm.errors import EmbeddedServerError
 from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.stores.redis_client import OLDEST_VERSION, client_of
 
 _LOG = logging.getLogger(__name__)
 CHOSEN_SERVER = "SPARKSTORM_REDIS_SERVER"
-OLDEST_VERSION = (6, 2)  # XTRIM MINID, which frees what a commit has consumed
 DEFAULT_MAXMEMORY_MB = 1024
 _LOOPBACK = "127.0.0.1"
 _START_LIMIT_S = 60.0
@@ -244,55 +240,9 @@ def start_limit_s(data_dir: Path) -> float:
     return _START_LIMIT_S + stored / _LOADED_BYTES_PER_S
 
 
-def client_of(at: RedisAddress, timeout_s: float | None = None, on_connect: Callable[[Any], None] | None = None) -> redis.Redis:
-    """A client for that Redis, which tries nothing twice by itself; `on_connect` greets in place of redis-py."""
-    return redis.Redis(
-        host=at.host,
-        port=at.port,
-        username=at.user or None,
-        password=at.password or None,
-        db=at.db,
-        ssl=at.tls,
-        **at.tls_options(),
-        retry=Retry(NoBackoff(), 0),
-        socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
-        redis_connect_func=on_connect,  # type: ignore[arg-type]  # it is given the connection
-    )
-
-
 def _serving_pid(client: redis.Redis) -> int:
     try:
         client.ping()  # refused while it still reads its file, when it already says who it is
         return int(client.info("server")["process_id"])
     except redis.RedisError:
         return 0
-
-
-def check_redis_settings(client: redis.Redis) -> None:
-    """Refuse a user's Redis that may lose data by itself or is open to a network (InvalidConfigError).
-
-    Raises StoreUnavailableError (unreachable, wrong password) or InvalidConfigError (open, too old, evicting).
-    """
-    settings = client.get_connection_kwargs()
-    host, password = str(settings.get("host", "?")), settings.get("password")
-    address = f"Redis at {host}:{settings.get('port', '?')}"
-    if not password and host not in ("localhost", "::1") and not host.startswith("127."):
-        raise InvalidConfigError(
-            f"{address} is not on loopback and has no password: set requirepass there and sparkstorm.redis.password here"
-        )
-    policy, version = _read_settings(client, address)
-    if policy != "noeviction":
-        raise InvalidConfigError(f"{address} may drop data: its maxmemory-policy is {policy}, it must be noeviction")
-    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_VERSION:
-        raise InvalidConfigError(f"{address} is version {version}; 6.2 or newer is needed")
-
-
-def _read_settings(client: redis.Redis, address: str) -> tuple[str, str]:
-    try:
-        policy = str(client.info("memory")["maxmemory_policy"])
-        return policy, str(client.info("server")["redis_version"])
-    except redis.AuthenticationError as error:
-        raise StoreUnavailableError(f"{address} refuses the password: {error}") from error
-    except redis.RedisError as error:
-        raise StoreUnavailableError(f"{address} cannot be used: {error}") from error

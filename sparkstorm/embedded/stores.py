@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from sparkstorm.config import Conf
-from sparkstorm.embedded.connection import (
+from sparkstorm.embedded.process import EmbeddedServer
+from sparkstorm.embedded.redis import start_redis
+from sparkstorm.embedded.zookeeper import start_zookeeper
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.settings import StoreSettings
+from sparkstorm.stores.addresses import connection_path, tls_files, zookeeper_hosts
+from sparkstorm.stores.connection import (
     VIEWER,
     Connection,
     ReadOnlyConnection,
@@ -23,18 +30,11 @@ from sparkstorm.embedded.connection import (
     viewer_zookeeper_password,
     zookeeper_password,
 )
-from sparkstorm.embedded.folders import discard_folder, own_folder
-from sparkstorm.embedded.passwords import REDIS, REDIS_VIEWER, ZOOKEEPER, password_of
-from sparkstorm.embedded.process import EmbeddedServer
-from sparkstorm.embedded.redis import check_redis_settings, client_of, start_redis
-from sparkstorm.embedded.zookeeper import start_zookeeper
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.redis_address import RedisAddress
-from sparkstorm.settings import StoreSettings
-from sparkstorm.tls import NO_FILES, TlsFiles
+from sparkstorm.stores.folders import discard_folder, own_folder
+from sparkstorm.stores.passwords import REDIS, REDIS_VIEWER, ZOOKEEPER, password_of
+from sparkstorm.stores.redis_client import check_redis
 
 _ZOOKEEPER_USER = "sparkstorm"
-_CHECK_LIMIT_S = 5.0
 
 
 class Stores:
@@ -68,44 +68,6 @@ class Stores:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def not_configured(conf: Conf) -> list[str]:
-    """Names of the servers that will be embedded."""
-    return StoreSettings.of(conf).embedded()
-
-
-def connection_path(conf: Conf) -> Path:
-    """Return the path of this configuration's connection file."""
-    settings = StoreSettings.of(conf)
-    return Path(settings.connection_file or Path(settings.local_dir, "connection.json"))
-
-
-def check_addresses(conf: Conf) -> None:
-    """Read the configured addresses and passwords, and connect to nothing; InvalidConfigError names what is unfit."""
-    settings = StoreSettings.of(conf)
-    if settings.redis_url:
-        parse_redis_url(settings.redis_url, password_of(conf, REDIS))
-        password_of(conf, REDIS_VIEWER)
-    tls_files(conf)
-    password_of(conf, ZOOKEEPER)
-    _zookeeper_hosts(settings.zookeeper_servers or (), settings.zookeeper_default_port)
-
-
-def tls_files(conf: Conf) -> TlsFiles:
-    """Return the configured files of TLS; InvalidConfigError names what this host cannot use, or that nothing would use them."""
-    settings = StoreSettings.of(conf)
-    files = TlsFiles(settings.tls_ca or "", settings.tls_certificate or "", settings.tls_key or "")
-    if settings.zookeeper_tls and not settings.zookeeper_servers:
-        raise InvalidConfigError("storm.zookeeper.ssl.enable is for your own ZooKeeper: name its hosts in storm.zookeeper.servers")
-    is_used = settings.zookeeper_tls or (settings.redis_url or "").startswith("rediss:")
-    if files != NO_FILES and not is_used:
-        raise InvalidConfigError(
-            "sparkstorm.tls.* is set and no connection is encrypted: write rediss:// in sparkstorm.redis.url, or set "
-            "storm.zookeeper.ssl.enable"
-        )
-    files.check()
-    return files
 
 
 def open_stores(conf: Conf) -> Stores:
@@ -182,26 +144,14 @@ def _open_redis(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) ->
     return RedisAddress(server.host, server.port, server.password)
 
 
-def check_redis(endpoint: RedisAddress) -> None:
-    """Raise InvalidConfigError as `check_redis_settings` does when the Redis there cannot be used safely."""
-    with client_of(endpoint, _CHECK_LIMIT_S) as client:
-        check_redis_settings(client)
-
-
 def _open_zookeeper(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) -> ZooKeeperEndpoint:
     settings = StoreSettings.of(conf)
     root, user = settings.zookeeper_root, settings.zookeeper_user or _ZOOKEEPER_USER
     password = password_of(conf, ZOOKEEPER) or zookeeper_password(secret)
     if settings.zookeeper_servers:
-        hosts = _zookeeper_hosts(settings.zookeeper_servers, settings.zookeeper_default_port)
+        hosts = zookeeper_hosts(settings.zookeeper_servers, settings.zookeeper_default_port)
         return ZooKeeperEndpoint(hosts, root, user, password, tls_files(conf) if settings.zookeeper_tls else None)
     folder = own_folder(Path(settings.local_dir, "zookeeper"))
     server = start_zookeeper(folder, password=password, user=user, port=settings.zookeeper_port)
     embedded["zookeeper"] = server
     return ZooKeeperEndpoint(server.hosts, root, user, password)
-
-
-def _zookeeper_hosts(hosts: Sequence[object], port: int) -> str:
-    if odd := [host for host in hosts if not isinstance(host, str) or not host or "," in host or "/" in host]:
-        raise InvalidConfigError(f"storm.zookeeper.servers: {odd[0]!r} is no host name or host:port")
-    return ",".join(host if ":" in host else f"{host}:{port}" for host in map(str, hosts))

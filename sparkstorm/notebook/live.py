@@ -19,8 +19,6 @@ from sparkstorm.cluster.base import StateStore
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.config import default_conf, merge
-from sparkstorm.embedded.connection import load_connection, signing_key
-from sparkstorm.embedded.redis import client_of
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
 from sparkstorm.nimbus.cluster_reader import ClusterReader, Reading
 from sparkstorm.notebook.slot_map import slot_map
@@ -30,6 +28,8 @@ from sparkstorm.scheduling.laboratory import Scene, moved
 from sparkstorm.scheduling.round import supervisor_view
 from sparkstorm.scheduling.round_memory import topology_view
 from sparkstorm.scheduling.snapshot import KnownTopology
+from sparkstorm.stores.connection import load_connection, signing_key
+from sparkstorm.stores.redis_client import client_of
 
 _SHOWN_BYTES = 60
 

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from sparkstorm.embedded.folders import own_folder
 from sparkstorm.errors import StoreInconsistentError
 from sparkstorm.model.names import file_name
 from sparkstorm.model.records import decode_record, encode_record
+from sparkstorm.stores.folders import own_folder
 
 RecordT = TypeVar("RecordT")
 

@@ -25,13 +25,13 @@ from sparkstorm.cluster.tickets import Ticket, redeem
 from sparkstorm.cluster.watched import WatchedStore
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.config import default_conf, merge
-from sparkstorm.embedded.redis import client_of
 from sparkstorm.errors import SlotsUnavailableError
 from sparkstorm.hosting.base import SlotSpec
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.names import file_name, node_of_driver
 from sparkstorm.model.status import JsonValue
 from sparkstorm.settings import NimbusSettings, SupervisorSettings
+from sparkstorm.stores.redis_client import client_of
 from sparkstorm.supervisor.code_trials import CodeTrials
 from sparkstorm.supervisor.fork_server import ForkServer
 from sparkstorm.supervisor.log_publisher import LogPublisher

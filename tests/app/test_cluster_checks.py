@@ -9,8 +9,8 @@ import pytest
 from sparkstorm.app import cluster
 from sparkstorm.app.cluster import refuse_remote_master
 from sparkstorm.config import merge
-from sparkstorm.embedded.stores import not_configured
 from sparkstorm.errors import InvalidConfigError
+from sparkstorm.stores.addresses import not_configured
 
 
 @pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host"])

@@ -11,7 +11,7 @@ from sparkstorm.app.own_cluster import starting_text
 from sparkstorm.app.results import sum_text
 from sparkstorm.client.handle import TopologyProgress
 from sparkstorm.config import merge
-from sparkstorm.embedded.stores import not_configured
+from sparkstorm.stores.addresses import not_configured
 
 REDIS, ZOOKEEPER = {"sparkstorm.redis.url": "redis://localhost"}, {"storm.zookeeper.servers": ["localhost"]}
 

@@ -17,9 +17,9 @@ from sparkstorm.cli.common import write
 from sparkstorm.cli.completion import candidates, live_names
 from sparkstorm.client.connect import named
 from sparkstorm.client.contexts import Contexts, contexts_file, read_contexts
-from sparkstorm.embedded.connection import Connection, ReadOnlyConnection, ZooKeeperEndpoint, new_secret, save_connection
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.stores.connection import Connection, ReadOnlyConnection, ZooKeeperEndpoint, new_secret, save_connection
 
 
 @pytest.fixture

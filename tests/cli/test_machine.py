@@ -12,10 +12,10 @@ import pytest
 
 from sparkstorm.cli import machine, main
 from sparkstorm.config import merge
-from sparkstorm.embedded import Connection, RedisServer, ZooKeeperServer, save_connection
-from sparkstorm.embedded.connection import ReadOnlyConnection, ZooKeeperEndpoint, new_secret
+from sparkstorm.embedded import RedisServer, ZooKeeperServer
 from sparkstorm.model import compiled
 from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.stores.connection import Connection, ReadOnlyConnection, ZooKeeperEndpoint, new_secret, save_connection
 
 
 def faults(conf: dict[str, Any], environ: dict[str, str]) -> dict[str, str]:

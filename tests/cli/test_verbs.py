@@ -25,8 +25,7 @@ from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.config import merge
-from sparkstorm.embedded import Connection, RedisServer, ZooKeeperServer, save_connection, signing_key
-from sparkstorm.embedded.connection import ReadOnlyConnection, ZooKeeperEndpoint, new_secret, read_only_path
+from sparkstorm.embedded import RedisServer, ZooKeeperServer
 from sparkstorm.errors import NimbusUnavailableError
 from sparkstorm.model.assignment import SupervisorInfo
 from sparkstorm.model.dead_letter import DeadLetter
@@ -38,6 +37,15 @@ from sparkstorm.nimbus.hooks import NimbusHooks
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.notebook import displays
 from sparkstorm.scheduling.default import DefaultScheduler
+from sparkstorm.stores.connection import (
+    Connection,
+    ReadOnlyConnection,
+    ZooKeeperEndpoint,
+    new_secret,
+    read_only_path,
+    save_connection,
+    signing_key,
+)
 from sparkstorm.transport.base import Commit
 from sparkstorm.transport.keys import Keys
 from sparkstorm.transport.progress import EdgeCounts, Progress, TaskCounts

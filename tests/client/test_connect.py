@@ -9,10 +9,18 @@ from typing import Any
 import pytest
 
 from sparkstorm.client import connect
-from sparkstorm.embedded import Connection, RedisServer, ZooKeeperServer, save_connection
-from sparkstorm.embedded.connection import VIEWER, ReadOnlyConnection, ZooKeeperEndpoint, new_secret, read_only_path
+from sparkstorm.embedded import RedisServer, ZooKeeperServer
 from sparkstorm.errors import InvalidConfigError, NotAliveError, ReadOnlyConnectionError, StoreUnavailableError
 from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.stores.connection import (
+    VIEWER,
+    Connection,
+    ReadOnlyConnection,
+    ZooKeeperEndpoint,
+    new_secret,
+    read_only_path,
+    save_connection,
+)
 from tests.client.bare import bare, ended
 
 QUICK = {"storm.zookeeper.connection.timeout": 1_000, "storm.zookeeper.retry.times": 0}

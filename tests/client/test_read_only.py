@@ -22,12 +22,15 @@ from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.tickets import TicketOffice
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore, viewer_identity
 from sparkstorm.config import merge
-from sparkstorm.embedded import RedisServer, ZooKeeperServer, load_connection, open_stores, start_redis
-from sparkstorm.embedded.connection import (
+from sparkstorm.embedded import RedisServer, ZooKeeperServer, open_stores, start_redis
+from sparkstorm.errors import InvalidConfigError, ReadOnlyConnectionError
+from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.stores.connection import (
     VIEWER,
     Connection,
     ReadOnlyConnection,
     load_any_connection,
+    load_connection,
     new_secret,
     read_only_path,
     redis_password,
@@ -36,9 +39,7 @@ from sparkstorm.embedded.connection import (
     viewer_zookeeper_password,
     zookeeper_password,
 )
-from sparkstorm.embedded.redis import client_of
-from sparkstorm.errors import InvalidConfigError, ReadOnlyConnectionError
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.stores.redis_client import client_of
 from sparkstorm.transport.reader import RedisReader
 
 pytestmark = pytest.mark.system

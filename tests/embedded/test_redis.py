@@ -14,10 +14,11 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from sparkstorm.embedded import RedisServer, check_redis_settings, start_redis
+from sparkstorm.embedded import RedisServer, start_redis
 from sparkstorm.embedded.process import free_port
 from sparkstorm.embedded.redis import CHOSEN_SERVER, bundled_redis, find_redis_binary, start_limit_s
 from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
+from sparkstorm.stores.redis_client import check_redis_settings
 from tests.embedded.waiting import is_running
 from tests.waiting import wait_for_aof
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from sparkstorm.config import Conf, Value, merge
-from sparkstorm.embedded import RedisServer, load_connection, open_stores
-from sparkstorm.embedded.folders import MARKER
+from sparkstorm.embedded import RedisServer, open_stores
 from sparkstorm.embedded.process import free_port, free_ports
-from sparkstorm.embedded.redis import client_of
 from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
+from sparkstorm.stores.connection import load_connection
+from sparkstorm.stores.folders import MARKER
+from sparkstorm.stores.redis_client import client_of
 from tests.embedded.waiting import is_running
 
 pytestmark = pytest.mark.system

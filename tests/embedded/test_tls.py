@@ -14,11 +14,12 @@ from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.config import Conf, merge
 from sparkstorm.embedded import RedisServer
 from sparkstorm.embedded.certificates import Certificates, make_certificates
-from sparkstorm.embedded.connection import load_connection
-from sparkstorm.embedded.redis import client_of
-from sparkstorm.embedded.stores import check_addresses, open_stores, tls_files
+from sparkstorm.embedded.stores import open_stores
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.stores.addresses import check_addresses, tls_files
+from sparkstorm.stores.connection import load_connection
+from sparkstorm.stores.redis_client import client_of
 from sparkstorm.tls import TlsFiles
 from sparkstorm.transport.connection import Link, open_connection, receive, send
 from tests.tls_servers import TlsProxy, files_of, settings_of, tls_zookeeper

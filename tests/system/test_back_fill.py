@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from sparkstorm.embedded.connection import load_connection
 from sparkstorm.errors import SparkStormError
 from sparkstorm.replay.stepping.recorded import recorded
+from sparkstorm.stores.connection import load_connection
 from sparkstorm.testing.system.main_job import ROOT, MainJob, environment
 
 pytestmark = pytest.mark.system

@@ -13,7 +13,7 @@ import pytest
 
 from sparkstorm.blobs.redis import RedisBytesStore, greet
 from sparkstorm.embedded import start_redis
-from sparkstorm.embedded.redis import client_of
+from sparkstorm.stores.redis_client import client_of
 from sparkstorm.transport import log_rewrite
 from sparkstorm.transport.connection import Link
 from tests.transport.bare_redis import BareRedis, binaries

@@ -16,9 +16,9 @@ from typing import Any
 
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
-from sparkstorm.embedded.connection import load_connection, signing_key
 from sparkstorm.errors import SparkStormError, StoreUnavailableError
 from sparkstorm.model.assignment import WorkerBeat
+from sparkstorm.stores.connection import load_connection, signing_key
 from sparkstorm.testing.system.processes import command_of, descendants, is_gone
 from sparkstorm.transport.progress import Progress, merge
 from sparkstorm.transport.reader import RedisReader

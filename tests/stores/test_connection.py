@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.embedded.connection import (
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.stores.connection import (
     Connection,
     ZooKeeperEndpoint,
     load_connection,
@@ -20,8 +22,6 @@ from sparkstorm.embedded.connection import (
     signing_key,
     zookeeper_password,
 )
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.redis_address import RedisAddress
 
 
 def a_connection() -> Connection:

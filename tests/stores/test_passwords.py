@@ -11,9 +11,9 @@ import pytest
 
 from sparkstorm.app.job import main
 from sparkstorm.config import merge, parse_override
-from sparkstorm.embedded.connection import parse_redis_url
-from sparkstorm.embedded.passwords import REDIS, ZOOKEEPER, Places, exposed, password_of
 from sparkstorm.errors import InvalidConfigError
+from sparkstorm.stores.connection import parse_redis_url
+from sparkstorm.stores.passwords import REDIS, ZOOKEEPER, Places, exposed, password_of
 from sparkstorm.supervisor.worker_process import child_environment
 
 BOTH = pytest.mark.parametrize("places", [REDIS, ZOOKEEPER], ids=["redis", "zookeeper"])

@@ -10,8 +10,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from sparkstorm.config import secret_keys
-from sparkstorm.embedded.connection import read_private
 from sparkstorm.errors import InvalidConfigError
+from sparkstorm.stores.connection import read_private
 
 _URL: Final = "sparkstorm.redis.url"
 

@@ -1,0 +1,1 @@
+"""What every process of a cluster needs to reach its stores: connection file, passwords, addresses, clients, folders."""

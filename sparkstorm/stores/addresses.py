@@ -1,0 +1,61 @@
+"""Addresses of the stores in a configuration: which servers are one's own, how they are reached, and whether that can be.
+
+Law: nothing here connects to anything. What is not configured is for whoever starts servers (`sparkstorm.embedded`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sparkstorm.config import Conf
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.settings import StoreSettings
+from sparkstorm.stores.connection import parse_redis_url
+from sparkstorm.stores.passwords import REDIS, REDIS_VIEWER, ZOOKEEPER, password_of
+from sparkstorm.tls import NO_FILES, TlsFiles
+
+
+def not_configured(conf: Conf) -> list[str]:
+    """Names of the servers that will be embedded."""
+    return StoreSettings.of(conf).embedded()
+
+
+def connection_path(conf: Conf) -> Path:
+    """Return the path of this configuration's connection file."""
+    settings = StoreSettings.of(conf)
+    return Path(settings.connection_file or Path(settings.local_dir, "connection.json"))
+
+
+def check_addresses(conf: Conf) -> None:
+    """Read the configured addresses and passwords, and connect to nothing; InvalidConfigError names what is unfit."""
+    settings = StoreSettings.of(conf)
+    if settings.redis_url:
+        parse_redis_url(settings.redis_url, password_of(conf, REDIS))
+        password_of(conf, REDIS_VIEWER)
+    tls_files(conf)
+    password_of(conf, ZOOKEEPER)
+    zookeeper_hosts(settings.zookeeper_servers or (), settings.zookeeper_default_port)
+
+
+def tls_files(conf: Conf) -> TlsFiles:
+    """Return the configured files of TLS; InvalidConfigError names what this host cannot use, or that nothing would use them."""
+    settings = StoreSettings.of(conf)
+    files = TlsFiles(settings.tls_ca or "", settings.tls_certificate or "", settings.tls_key or "")
+    if settings.zookeeper_tls and not settings.zookeeper_servers:
+        raise InvalidConfigError("storm.zookeeper.ssl.enable is for your own ZooKeeper: name its hosts in storm.zookeeper.servers")
+    is_used = settings.zookeeper_tls or (settings.redis_url or "").startswith("rediss:")
+    if files != NO_FILES and not is_used:
+        raise InvalidConfigError(
+            "sparkstorm.tls.* is set and no connection is encrypted: write rediss:// in sparkstorm.redis.url, or set "
+            "storm.zookeeper.ssl.enable"
+        )
+    files.check()
+    return files
+
+
+def zookeeper_hosts(hosts: Sequence[object], port: int) -> str:
+    """Return ZooKeeper's address of these hosts, each with its port; InvalidConfigError names one that is no host."""
+    if odd := [host for host in hosts if not isinstance(host, str) or not host or "," in host or "/" in host]:
+        raise InvalidConfigError(f"storm.zookeeper.servers: {odd[0]!r} is no host name or host:port")
+    return ",".join(host if ":" in host else f"{host}:{port}" for host in map(str, hosts))
