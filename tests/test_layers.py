@@ -94,7 +94,7 @@ LAZY_WITHIN: dict[str, str | tuple[str, ...]] = {
         "sparkstorm.client.savepoints",
         "sparkstorm.client.state_frames",
         "sparkstorm.client.submission",
-        "sparkstorm.nimbus.validation",
+        "sparkstorm.cluster.request_checks",
         "sparkstorm.transport.frames",
         "sparkstorm.transport.initial_state",
     ),
@@ -172,6 +172,12 @@ def test_a_part_imports_only_itself_and_lower_ranks(path: Path) -> None:
         if other in (part, "errors", "config", "__version__"):
             continue
         assert RANK_BY_PART[other] < RANK_BY_PART[part], f"{names_of(path)}:{line}: {part} imports {other}, of no lower rank"
+
+
+def test_the_client_needs_neither_nimbus_nor_a_worker() -> None:
+    """They are other processes: what both sides need of each other lies below both."""
+    imported = {module for path in FILES if part_of(path) == "client" for module, _, _ in imports_of(path)}
+    assert {each for each in imported if each.startswith(("sparkstorm.nimbus", "sparkstorm.worker"))} == set()
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if RANK_BY_PART.get(part_of(path), 9) <= LAST_PURE_RANK], ids=names_of)
@@ -272,7 +278,7 @@ KEYS_READ_IN = (
     "scheduling/jstorm/",  # a problem in JStorm's form, in which flags and numbers may be texts
 )
 # raw values that are checked before anything may read them, and a key that is refused
-KEYS_CHECKED_IN = {"model/normalise.py", "model/shared_memory.py", "nimbus/validation.py", "client/service.py"}
+KEYS_CHECKED_IN = {"model/normalise.py", "model/shared_memory.py", "cluster/request_checks.py", "client/service.py"}
 READERS = {"get", "pop", "text", "integer", "flag", "millis"}
 
 

@@ -19,9 +19,9 @@ from sparkstorm.client.task_records import Kept, TaskReader, base_pairs, entries
 from sparkstorm.errors import CheckpointError
 from sparkstorm.model.assignment import TaskInfo
 from sparkstorm.model.names import counted
+from sparkstorm.tasks.journal import whole_and_deltas
 from sparkstorm.transport.base import entry_order
 from sparkstorm.transport.progress import Progress, merge
-from sparkstorm.worker.journal import whole_and_deltas
 
 _PAUSE_S = 0.05
 

@@ -26,6 +26,7 @@ from sparkstorm.errors import (
     TamperedBlobError,
 )
 from sparkstorm.model.assignment import TopologyBase, TopologySummary, WorkerSlot
+from sparkstorm.model.normalise import conf_bytes, conf_from_bytes
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.records import encode_record
 from sparkstorm.model.requests import (
@@ -43,7 +44,6 @@ from sparkstorm.model.requests import (
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology, validate_name
 from sparkstorm.model.upgrade import UpgradeOptions
-from sparkstorm.nimbus.cluster_reader import conf_bytes, conf_from_bytes
 from sparkstorm.settings import SubmissionSettings, UpgradeSettings
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class NimbusService:
         topology_id: str = "",
     ) -> Request:
         """Make a request to rebalance, its options checked against what runs under that name now."""
-        from sparkstorm.nimbus.validation import checked_rebalance
+        from sparkstorm.cluster.request_checks import checked_rebalance
 
         base = self.require(name, topology_id)
         checked = checked_rebalance(name, options, self._outline(base), self._conf)
@@ -222,7 +222,7 @@ class NimbusService:
         Its first batch of workers, chosen by topology.upgrade.* (S0.6), restarts with the new code.
         """
         from sparkstorm.client.submission import prepare
-        from sparkstorm.nimbus.validation import check_shadowed, check_upgraded_outline, upgrade_options
+        from sparkstorm.cluster.request_checks import check_shadowed, check_upgraded_outline, upgrade_options
 
         validate_name(name)
         running = self.require(name)

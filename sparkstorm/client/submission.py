@@ -13,17 +13,15 @@ from sparkstorm.api.windows import check_times
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.checkpoint.restore import Seeds
 from sparkstorm.client.request_client import owner_of_this_process
+from sparkstorm.cluster.request_checks import check_choice, check_components, check_master, check_resources
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
 from sparkstorm.executor.lazy_state import LazyState
-from sparkstorm.model.normalise import check_own_conf, normalise_conf, normalise_topology, validate_sizes
+from sparkstorm.model.normalise import check_own_conf, conf_bytes, normalise_conf, normalise_topology, validate_sizes
 from sparkstorm.model.outline import TopologyOutline, outline_of
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology, validate, validate_name
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.values.value_types import register
-from sparkstorm.nimbus.cluster_reader import conf_bytes
-from sparkstorm.nimbus.guarded_scheduler import check_choice
-from sparkstorm.nimbus.validation import check_components, check_master, check_resources
 from sparkstorm.recording.recorder import check_recorded
 from sparkstorm.settings import NimbusSettings, RequestSettings, StateSettings, SubmissionSettings
 

@@ -14,8 +14,8 @@ from sparkstorm.errors import StoreInconsistentError
 from sparkstorm.executor.lazy_state import unpacked_pair
 from sparkstorm.executor.state import MemoryState, as_key
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.tasks.journal import Journal, reading
 from sparkstorm.transport.base import TaskRecord
-from sparkstorm.worker.journal import Journal, reading
 
 _PARTS_PER_LOOK = 20  # of a base, between two looks at the journal: less than its owner's sweep takes to replace it
 _TRIES = 5

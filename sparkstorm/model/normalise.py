@@ -1,11 +1,13 @@
 """Normalisation of a submitted topology and its configuration, before anything is stored (S0.34-S0.39). PURE."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from sparkstorm.config import OWN_PREFIX, check, default_conf, keys, secret_keys
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.errors import InvalidConfigError, StoreInconsistentError
+from sparkstorm.model.status import JsonValue
 from sparkstorm.model.tasks import acker_count, task_count
 from sparkstorm.model.topology import Component, Topology
 
@@ -70,3 +72,34 @@ def validate_sizes(conf: Mapping[str, Any], topology_id: str) -> None:
         raise InvalidConfigError(f"There is no topology.workers in configuration of {topology_id} (it is {workers!r})")
     if ackers is not None and (isinstance(ackers, bool) or not isinstance(ackers, int) or ackers < 0):
         raise InvalidConfigError(f"Invalid topology.acker.executors in configuration of {topology_id}: {ackers!r}")
+
+
+def conf_bytes(conf: dict[str, JsonValue]) -> bytes:
+    """A topology's configuration as the bytes of its blob; equal confs have equal bytes.
+
+    InvalidConfigError names a key whose value is no JSON: an infinite number, say.
+    """
+    try:
+        return json.dumps(conf, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    except ValueError as error:
+        culprit = next((key for key, value in conf.items() if not _is_json(value)), "configuration")
+        raise InvalidConfigError(f"{culprit}: {error}") from error
+
+
+def _is_json(value: JsonValue) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return False
+    return True
+
+
+def conf_from_bytes(data: bytes, key: str) -> dict[str, JsonValue]:
+    """The inverse; StoreInconsistentError names the blob."""
+    try:
+        conf = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise StoreInconsistentError(f"conf blob {key}: not JSON ({error})") from error
+    if not isinstance(conf, dict):
+        raise StoreInconsistentError(f"conf blob {key}: expected a JSON object")
+    return conf

@@ -6,7 +6,6 @@ Left out: a picture kept up to date by watches, since a watch that is missed wou
 did not change are the same objects in the next reading, which makes a pass cheap (decision 22).
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -14,9 +13,10 @@ from typing import Any, TypeVar
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.base import Hint
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import InvalidConfigError, StoreInconsistentError, TamperedBlobError
+from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
 from sparkstorm.model.assignment import Assignment, SupervisorInfo, TopologyBase, WorkerBeat, WorkerSlot
 from sparkstorm.model.names import driver_of_node
+from sparkstorm.model.normalise import conf_from_bytes
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.requests import HostMark
 from sparkstorm.model.status import JsonValue
@@ -45,37 +45,6 @@ class Reading:
     def offered_slots(self) -> list[WorkerSlot]:
         """Every slot that a living supervisor offers."""
         return [WorkerSlot(info.supervisor_id, port) for info in self.snapshot.supervisors.values() for port in info.ports]
-
-
-def conf_bytes(conf: dict[str, JsonValue]) -> bytes:
-    """A topology's configuration as the bytes of its blob; equal confs have equal bytes.
-
-    InvalidConfigError names a key whose value is no JSON: an infinite number, say.
-    """
-    try:
-        return json.dumps(conf, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-    except ValueError as error:
-        culprit = next((key for key, value in conf.items() if not _is_json(value)), "configuration")
-        raise InvalidConfigError(f"{culprit}: {error}") from error
-
-
-def _is_json(value: JsonValue) -> bool:
-    try:
-        json.dumps(value, allow_nan=False)
-    except ValueError:
-        return False
-    return True
-
-
-def conf_from_bytes(data: bytes, key: str) -> dict[str, JsonValue]:
-    """The inverse; StoreInconsistentError names the blob."""
-    try:
-        conf = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise StoreInconsistentError(f"conf blob {key}: not JSON ({error})") from error
-    if not isinstance(conf, dict):
-        raise StoreInconsistentError(f"conf blob {key}: expected a JSON object")
-    return conf
 
 
 class ClusterReader:

@@ -15,10 +15,11 @@ from dataclasses import replace
 from sparkstorm.cluster.nimbus_state import Deploy
 from sparkstorm.errors import FailedAssignTopologyError, SparkStormError, StoreInconsistentError, StoreUnavailableError
 from sparkstorm.model.assignment import TopologyBase
+from sparkstorm.model.normalise import conf_bytes
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.requests import Request
 from sparkstorm.model.status import Action, TopologyStatus
-from sparkstorm.nimbus.cluster_reader import Reading, conf_bytes
+from sparkstorm.nimbus.cluster_reader import Reading
 from sparkstorm.nimbus.parts import NimbusParts
 from sparkstorm.scheduling.lifecycle import ActionRequest, transition
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from sparkstorm.cluster.master_duties import UpgradeHandler, master_task
+from sparkstorm.cluster.request_checks import check_upgraded_outline
 from sparkstorm.errors import FailedAssignTopologyError, IllegalTransitionError, NotAliveError
 from sparkstorm.model.assignment import Assignment, TopologyBase, WorkerCode, WorkerSlot
 from sparkstorm.model.failure import Failure, FailureKind
@@ -25,7 +26,6 @@ from sparkstorm.model.topology import MASTER
 from sparkstorm.model.upgrade import GrayUpgrade, RollbackBounds, ShadowBar, UpgradeOptions, UpgradeStage, UpgradeState
 from sparkstorm.nimbus.cluster_reader import Reading
 from sparkstorm.nimbus.parts import NimbusParts
-from sparkstorm.nimbus.validation import check_upgraded_outline
 from sparkstorm.scheduling.lifecycle import ActionRequest, transition
 from sparkstorm.scheduling.reconcile import with_codes
 from sparkstorm.scheduling.upgrade.gray_upgrade import (

@@ -8,10 +8,8 @@ could be killed, but needs everything that the scheduler sees as bytes, each rou
 
 import threading
 
-from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError, SparkStormError
-from sparkstorm.scheduling import per_topology
+from sparkstorm.errors import FailedAssignTopologyError
 from sparkstorm.scheduling.records import Conf, Topologies
-from sparkstorm.scheduling.settings import ChoiceSettings
 from sparkstorm.scheduling.view import ClusterView, Scheduler
 
 
@@ -52,15 +50,3 @@ class GuardedScheduler:
             failure.append(error)
         except BaseException as error:  # SystemExit would end this thread without a word, as if all were placed
             failure.append(FailedAssignTopologyError(f"it raised {type(error).__name__}: {error}"))
-
-
-def check_choice(conf: Conf) -> None:
-    """Refuse a topology.scheduler that cannot be had, whatever a plug-in's own code raises: InvalidConfigError."""
-    try:
-        per_topology.check_choice(conf)
-    except SparkStormError as error:
-        reason = str(error).removeprefix(f"{per_topology.TOPOLOGY_KEY}: ").removeprefix(f"{per_topology.CLUSTER_KEY}: ")
-        raise InvalidConfigError(f"{per_topology.TOPOLOGY_KEY}: {reason}") from error
-    except Exception as error:  # user code
-        name = ChoiceSettings.of(conf).topology
-        raise InvalidConfigError(f"{per_topology.TOPOLOGY_KEY}: {name} cannot be made: {type(error).__name__}: {error}") from error

@@ -13,10 +13,11 @@ from typing import Any
 from sparkstorm.errors import FailedAssignTopologyError, NotAliveError, SparkStormError
 from sparkstorm.model.assignment import TopologyBase
 from sparkstorm.model.failure import Failure, FailureKind
+from sparkstorm.model.normalise import conf_bytes
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.requests import RebalancePlan
 from sparkstorm.model.status import Action, JsonValue, RebalanceOptions, TopologyStatus
-from sparkstorm.nimbus.cluster_reader import Reading, conf_bytes
+from sparkstorm.nimbus.cluster_reader import Reading
 from sparkstorm.nimbus.parts import NimbusParts
 from sparkstorm.scheduling.lifecycle import ActionRequest, Decision, transition
 from sparkstorm.scheduling.resource.resources import normalised

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from sparkstorm.cluster.nimbus_state import Deploy
+from sparkstorm.cluster.request_checks import checked_rebalance
 from sparkstorm.errors import (
     AlreadyAliveError,
     IllegalTransitionError,
@@ -43,7 +44,6 @@ from sparkstorm.nimbus.deploy import Deploys
 from sparkstorm.nimbus.gray_upgrade import KINDS, GrayUpgrades
 from sparkstorm.nimbus.parts import NimbusParts
 from sparkstorm.nimbus.rebalance import Rebalancer
-from sparkstorm.nimbus.validation import checked_rebalance
 from sparkstorm.scheduling.lifecycle import ActionRequest, transition
 from sparkstorm.scheduling.reconcile import restarted
 from sparkstorm.settings import SubmissionSettings

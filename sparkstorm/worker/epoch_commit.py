@@ -20,11 +20,11 @@ from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.values.unfolding import require_bounded
 from sparkstorm.settings import EpochSettings
+from sparkstorm.tasks.journal import Whole
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import Commit
 from sparkstorm.transport.frames import AckerMessages, Row, SettledRoots
 from sparkstorm.worker.epoch import Epoch
-from sparkstorm.worker.journal import Whole
 from sparkstorm.worker.open_blocks import OpenBlock
 from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.tasks.acker_task import AckerTask

@@ -12,6 +12,7 @@ from dataclasses import replace
 from sparkstorm.clock import Clock
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.values.metric_values import MetricValue
+from sparkstorm.tasks.journal import reading
 from sparkstorm.transport.base import Transport
 from sparkstorm.transport.progress import Progress
 from sparkstorm.worker.backpressure import Backpressure
@@ -19,7 +20,6 @@ from sparkstorm.worker.counting.counters import Counters
 from sparkstorm.worker.counting.meters import Meters, Reporter
 from sparkstorm.worker.epoch import IdSource, key_source
 from sparkstorm.worker.failed_inputs import FailedInputs
-from sparkstorm.worker.journal import reading
 from sparkstorm.worker.tasks.capsules import Capsules
 from sparkstorm.worker.tasks.circuit_breaker import CircuitBreaker
 from sparkstorm.worker.tasks.store_witness import claimed

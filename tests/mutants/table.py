@@ -29,7 +29,7 @@ POISON = ("tests/worker/test_survival.py", "tests/worker/test_hostile_bytes.py",
 _COMMIT, _CLAIM = "transport/commit.lua", "transport/claim.lua"
 _BUILDER, _EPOCH, _INBOX = "worker/epoch_commit.py", "worker/epoch.py", "worker/tasks/inbox.py"
 _ACKER, _BOLT, _HELD = "worker/tasks/acker_task.py", "worker/tasks/bolt_task.py", "worker/tasks/bolt_task.py"
-_JOURNAL, _LEDGER, _TABLE = "worker/journal.py", "acking/ledger.py", "acking/table_ledger.py"
+_JOURNAL, _LEDGER, _TABLE = "tasks/journal.py", "acking/ledger.py", "acking/table_ledger.py"
 _PENDING, _LOCAL, _COMMITS, _SPOUT = "acking/pending.py", "transport/local.py", "worker/commits.py", "worker/tasks/spout_task.py"
 
 MUTANTS = (

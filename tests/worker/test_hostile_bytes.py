@@ -17,13 +17,13 @@ from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.tasks.journal import Journal
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.testing.local_topology import LocalTopology
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import START, TaskRecord
 from sparkstorm.transport.frames import AckerMessages, SettledRoots
 from sparkstorm.transport.progress import Progress
-from sparkstorm.worker.journal import Journal
 from sparkstorm.worker.tasks.bolt_task import decode_held
 from tests.topologies import Count
 from tests.worker.building import Collecting, Pass, chain

@@ -16,13 +16,13 @@ from sparkstorm.checkpoint.restore import Seeds
 from sparkstorm.client.savepoints import Source
 from sparkstorm.client.state_frames import state_table
 from sparkstorm.client.submission import sow
+from sparkstorm.cluster.request_checks import check_upgraded_outline
 from sparkstorm.errors import InvalidTopologyError, StoreUnavailableError, WorkerFailedError
 from sparkstorm.executor.lazy_state import LazyState
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.model.outline import outline_of
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.codec import Codec
-from sparkstorm.nimbus.validation import check_upgraded_outline
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.sim_transport import SimTransport

@@ -36,12 +36,12 @@ from sparkstorm.executor.windowed_runner import TimedRunner
 from sparkstorm.model.topology import ACKER, MASTER
 from sparkstorm.model.values.metric_values import MetricValue
 from sparkstorm.recording.recorder import COMPONENTS, Recorder, Recording
+from sparkstorm.tasks.journal import Journal, reading, whole_and_deltas
 from sparkstorm.tasks.task import make_runner
 from sparkstorm.tasks.task_parts import LIVE_STREAMS, TaskParts
 from sparkstorm.transport.base import Claim, TaskRecord, Transport
 from sparkstorm.transport.frames import MESSAGES, ROWS, SETTLED
 from sparkstorm.worker.epoch import IdSource
-from sparkstorm.worker.journal import Journal, reading, whole_and_deltas
 from sparkstorm.worker.open_blocks import OpenBlocks
 from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt

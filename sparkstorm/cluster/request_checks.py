@@ -2,6 +2,9 @@
 
 Unchecked, a misspelt key would have no effect, a number of tasks below one would leave a component without tasks and its
 senders without receivers, and an amount that is no number would fail the scheduler for all topologies.
+Law: a client checks before it stores, so that a mistake is told where it was made; Nimbus checks again what it has read, since
+records come from any process with the key. Both call these functions. Left out: checks in Nimbus alone, as in Storm, where a
+client has uploaded its code before it hears of a misspelt key.
 """
 
 from __future__ import annotations
@@ -14,16 +17,15 @@ from typing import Any
 
 from sparkstorm.api.components import Effects, Stateful
 from sparkstorm.api.sinks import TransactionalSink
-from sparkstorm.errors import InvalidConfigError, InvalidTopologyError
+from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
 from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.normalise import check_own_conf
+from sparkstorm.model.normalise import check_own_conf, conf_bytes
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.shared_memory import check_regions
 from sparkstorm.model.status import RebalanceOptions
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.upgrade import UpgradeOptions
-from sparkstorm.nimbus.cluster_reader import conf_bytes
-from sparkstorm.nimbus.guarded_scheduler import check_choice
+from sparkstorm.scheduling import per_topology
 from sparkstorm.scheduling.settings import ChoiceSettings
 from sparkstorm.settings import RequestSettings, TrackingSettings
 
@@ -203,3 +205,15 @@ def check_resources(where: str, resources: object) -> None:
         is_number = isinstance(amount, (int, float)) and not isinstance(amount, bool)
         if not isinstance(resource, str) or not is_number or not math.isfinite(amount) or amount < 0:
             raise InvalidTopologyError(f"{where}: {resource!r:.60}: expected an amount of at least 0, got {amount!r:.60}")
+
+
+def check_choice(conf: Mapping[str, Any]) -> None:
+    """Refuse a topology.scheduler that cannot be had, whatever a plug-in's own code raises: InvalidConfigError."""
+    try:
+        per_topology.check_choice(conf)
+    except SparkStormError as error:
+        reason = str(error).removeprefix(f"{per_topology.TOPOLOGY_KEY}: ").removeprefix(f"{per_topology.CLUSTER_KEY}: ")
+        raise InvalidConfigError(f"{per_topology.TOPOLOGY_KEY}: {reason}") from error
+    except Exception as error:  # user code
+        name = ChoiceSettings.of(conf).topology
+        raise InvalidConfigError(f"{per_topology.TOPOLOGY_KEY}: {name} cannot be made: {type(error).__name__}: {error}") from error
