@@ -21,7 +21,7 @@ import sparkstorm.testing
 from sparkstorm.app.job_file import make_topology, read_job_file
 from sparkstorm.cli.__main__ import parser as command_line
 from sparkstorm.cluster import paths
-from tests import pages
+from tests import house_map, pages
 
 ROOT = Path(__file__).parents[1]
 KEYS = (ROOT / "docs" / "keys.md").read_text(encoding="utf-8")
@@ -145,6 +145,16 @@ def test_every_example_of_a_page_runs_and_its_tests_pass(
         if isinstance(made, sparkstorm.api.ReplayableSpout | sparkstorm.api.Spout | sparkstorm.api.TransactionalSink):
             assert cloudpickle.dumps(made), name  # it can be submitted
     assert len(passed) == len(re.findall(r"^def test_", page.read_text(encoding="utf-8"), re.MULTILINE)) >= tests
+
+
+def test_the_test_that_contributing_shows_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, passed = pages.run(ROOT / "CONTRIBUTING.md", monkeypatch)
+    assert len(passed) == 1
+
+
+def test_the_picture_of_the_house_is_that_of_its_imports() -> None:
+    drawn = house_map.PICTURE.read_text(encoding="utf-8")
+    assert drawn == house_map.draw(), "python -m tests.house_map draws it anew"
 
 
 def _commands(document: Path) -> list[tuple[str, list[str]]]:
