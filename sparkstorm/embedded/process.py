@@ -105,7 +105,7 @@ class EmbeddedServer(ABC):
         """Return whether the server answers a request within `limit_s` seconds; an error is an answer too."""
 
     @abstractmethod
-    def _run(self) -> TetheredProcess:
+    def _start_again(self) -> TetheredProcess:
         """Start the server on its port and data."""
 
     @property
@@ -133,7 +133,7 @@ class EmbeddedServer(ABC):
     def restart(self) -> None:
         """Start the server again, on the same port and data; stops it first where it still runs."""
         self._process.stop()
-        self._process = self._run()
+        self._process = self._start_again()
 
 
 def start_on_free_port(port: int | None, start: Callable[[int], _Server]) -> _Server:

@@ -72,8 +72,8 @@ class RedisServer(EmbeddedServer):
         super().__init__(data_dir, port, process)
         self.password = password
 
-    def _run(self) -> TetheredProcess:
-        return _run(self.data_dir, self.port, self.password)
+    def _start_again(self) -> TetheredProcess:
+        return _start_server(self.data_dir, self.port, self.password)
 
     def client(self) -> redis.Redis:
         """A new client; replies stay bytes, nothing is retried behind the caller's back."""
@@ -116,7 +116,7 @@ def start_redis(
 
     def start(chosen: int) -> RedisServer:
         _write_settings(data_dir, chosen, password, maxmemory_mb, appendfsync, viewer)
-        return RedisServer(data_dir, chosen, password, _run(data_dir, chosen, password))
+        return RedisServer(data_dir, chosen, password, _start_server(data_dir, chosen, password))
 
     return start_on_free_port(port, start)
 
@@ -193,7 +193,7 @@ def _write_settings(
         file.write(settings)
 
 
-def _run(data_dir: Path, port: int, password: str) -> TetheredProcess:
+def _start_server(data_dir: Path, port: int, password: str) -> TetheredProcess:
     """Start the server; a second time where it, or the repair of its file, has mended what kept it from starting."""
     try:
         return _start(data_dir, port, password)

@@ -81,8 +81,8 @@ class ZooKeeperServer(EmbeddedServer):
         super().__init__(data_dir, port, process)
         self.auth = auth
 
-    def _run(self) -> TetheredProcess:
-        return _run(self.data_dir, self.port)
+    def _start_again(self) -> TetheredProcess:
+        return _start_server(self.data_dir, self.port)
 
     @property
     def hosts(self) -> str:
@@ -121,7 +121,7 @@ def start_zookeeper(
 
     def start(chosen: int) -> ZooKeeperServer:
         _write_settings(data_dir, chosen, tick_ms)
-        server = ZooKeeperServer(data_dir, chosen, ("digest", f"{user}:{password}"), _run(data_dir, chosen))
+        server = ZooKeeperServer(data_dir, chosen, ("digest", f"{user}:{password}"), _start_server(data_dir, chosen))
         if not is_new:
             _close_root(server, owner)
         return server
@@ -188,7 +188,7 @@ def _write_settings(data_dir: Path, port: int, tick_ms: int) -> None:
     (data_dir / "zookeeper-log.properties").write_text(_LOGGING, encoding="ascii")
 
 
-def _run(data_dir: Path, port: int) -> TetheredProcess:
+def _start_server(data_dir: Path, port: int) -> TetheredProcess:
     logging = f"-Dlog4j2.configurationFile={(data_dir / 'zookeeper-log.properties').as_uri()}"
     command = [find_java(), *_JVM, logging, "-cp", class_path(), _SERVER_CLASS, "zookeeper.conf"]
     process = start_tethered("zookeeper", command, data_dir)

@@ -35,7 +35,7 @@ class GuardedScheduler:
         work = (topologies, cluster, failure)
         # A daemon, so that a hanging scheduler does not keep the driver from ending. A process
         # would need the plug-in's class and view to be pickled, both of the user's making.
-        self._running = threading.Thread(target=self._run, args=work, name="scheduler", daemon=True)
+        self._running = threading.Thread(target=self._call_plugin, args=work, name="scheduler", daemon=True)
         self._running.start()
         self._running.join(self._limit_ms / 1000)
         if self._running.is_alive():
@@ -43,7 +43,7 @@ class GuardedScheduler:
         if failure:
             raise failure[0]
 
-    def _run(self, topologies: Topologies, cluster: ClusterView, failure: list[Exception]) -> None:
+    def _call_plugin(self, topologies: Topologies, cluster: ClusterView, failure: list[Exception]) -> None:
         try:
             self._scheduler.schedule(topologies, cluster)
         except Exception as error:  # user code; told to the caller, who translates

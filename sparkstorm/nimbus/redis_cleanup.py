@@ -78,7 +78,7 @@ class RedisRetirement:
             names = sorted(set(names_of(link, f"{old.prefix}:")) - {old("ended")})
             logs = [name for name in names if name.startswith(old.log(""))]  # of workers that are gone
             moved = [name.removeprefix(old.prefix) for name in names if name not in logs]
-            Script("hand_over.lua", link).run(old.prefix, lambda: [new_id, TOMBSTONE_MS, *moved])
+            Script("hand_over.lua", link).call(old.prefix, lambda: [new_id, TOMBSTONE_MS, *moved])
             if logs:
                 link.ask(("UNLINK", *logs))
         finally:

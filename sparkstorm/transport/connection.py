@@ -281,11 +281,11 @@ class Script:
         self._link = link
         self._sha = b""
 
-    def run(self, prefix: str, make: Callable[[], list[Any]]) -> list[Any]:
+    def call(self, prefix: str, make: Callable[[], list[Any]]) -> list[Any]:
         """The script's answer; `make` gives the arguments of each try. Refusals are raised as errors of ours."""
-        return list(self.run_with(prefix, make)[0])
+        return list(self.call_with(prefix, make)[0])
 
-    def run_with(
+    def call_with(
         self, prefix: str, make: Callable[[], list[Any]], commands: list[tuple[Any, ...]] | None = None, then: Packed = ()
     ) -> list[Any]:
         """The script's answer, and that of a packed request that may be applied twice, sent behind it in the same round trip.

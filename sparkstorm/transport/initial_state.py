@@ -61,7 +61,7 @@ class RedisSeeding:
 
     def _write(self, task: int, what: str, entries: Sequence[bytes]) -> Any:
         # In a script because of its condition: a task may be claimed between a look and a write.
-        answer = self._script.run(self._keys.prefix, lambda: [task, what, *entries])
+        answer = self._script.call(self._keys.prefix, lambda: [task, what, *entries])
         if answer[0] != b"OK":
             raise FencedError(f"{self._topology_id} has run or ended already: what its tasks have is newer than any checkpoint")
         return answer

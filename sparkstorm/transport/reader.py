@@ -87,7 +87,7 @@ class RedisReader:
         # A token of the call, the same for each try: a call that is sent again after a cut finds
         # its own token in the store and changes nothing.
         arguments = [uuid.uuid4().hex, *(word for letter in letters for word in letter)]
-        answer = self._put_back_script.run(self._keys.prefix, lambda: arguments)
+        answer = self._put_back_script.call(self._keys.prefix, lambda: arguments)
         if answer[0] == b"UNOWNED":
             raise NotAliveError(
                 f"no worker of {self._topology_id} has claimed task {text(answer[1])} yet; replay its dead letters later"
@@ -151,7 +151,7 @@ class RedisReader:
 
 def end(link: Link, k: Keys, heir: str) -> str:
     """Fence all processes of a topology off for good; return what its tombstone says: the heir, or "" when no data is to move."""
-    return text(Script("end.lua", link).run(k.prefix, lambda: [TOMBSTONE_MS, heir])[0])
+    return text(Script("end.lua", link).call(k.prefix, lambda: [TOMBSTONE_MS, heir])[0])
 
 
 def names_of(link: Link, prefix: str) -> list[str]:

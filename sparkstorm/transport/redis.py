@@ -100,7 +100,7 @@ class RedisTransport:
         arguments = [owner, *mark, accepts, expected.new_incarnation, *tasks, *(token_by_task[t] for t in tasks)]
         # Sent again after a cut without a number of its own: claiming twice with the same tokens
         # fences nobody but former owners.
-        answer = self._claim_script.run(self._keys.prefix, lambda: arguments)
+        answer = self._claim_script.call(self._keys.prefix, lambda: arguments)
         self._require_whole(owner, answer)
         if answer[0] == b"ENDED":
             raise ended_error(self._topology_id)
@@ -145,7 +145,7 @@ class RedisTransport:
         # Said by the owner and not found by the script: the server would have to read the frames to
         # know how many bytes they hand on.
         frees = commit.frees(self._reading.unconsumed.bytes_passed(commit.cursors))
-        step, *backlog = self._run(commit, self._commands(commit), "free" if frees else "grow", self._reading.request())
+        step, *backlog = self._send(commit, self._commands(commit), "free" if frees else "grow", self._reading.request())
         # After the answer, not before: until then a poll must ask about the commit before.
         self._standing.generation, self._standing.seq = commit.generation, commit.seq
         self._reading.unconsumed.pass_(commit.cursors)
@@ -157,7 +157,7 @@ class RedisTransport:
         """Ask once, and answer when the answer is there; after a lost connection, first whether the store is behind."""
         if self._reading.was_lost and after:
             try:
-                self._run(self._standing, [], "ask")
+                self._send(self._standing, [], "ask")
             # The mark of a store that went back cannot be written on a full one. To go on would be
             # to trust frames that may be gone; to fail, to end a worker that a little room would
             # help.
@@ -189,7 +189,7 @@ class RedisTransport:
 
     def oldest_waiting_ms(self, also: Sequence[int] = (), floor_ms: int = 0) -> int | None:
         """The least of all frames' births and all owners' watermarks, found by the server; a commit trims what it consumes."""
-        found = self._oldest_script.run(self._keys.prefix, lambda: [floor_ms, *also])[0]
+        found = self._oldest_script.call(self._keys.prefix, lambda: [floor_ms, *also])[0]
         return int(found) if found else None
 
     def read_state(self, task: int, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -224,7 +224,7 @@ class RedisTransport:
         self._link.close()
         self._reading.drop()
 
-    def _run(self, commit: Commit, commands: list[tuple[Any, ...]], mode: str, read: Packed = ()) -> list[Any]:
+    def _send(self, commit: Commit, commands: list[tuple[Any, ...]], mode: str, read: Packed = ()) -> list[Any]:
         """The script's answer without its 'OK'; on a connection not proven yet the script also checks the frames read so far.
 
         `read` is a request to read, which travels behind the script; its answer is kept for `poll`.
@@ -244,7 +244,7 @@ class RedisTransport:
         # The read travels behind the script and not inside it: what it answers may be lost, and
         # asked for again, which a commit may not.
         try:
-            answer, *entries = self._commit_script.run_with(self._keys.prefix, arguments, commands, read)
+            answer, *entries = self._commit_script.call_with(self._keys.prefix, arguments, commands, read)
         except StoreFullError as error:
             self._may_have_gap |= MISCONF in str(error)
             raise

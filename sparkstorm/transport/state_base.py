@@ -62,7 +62,7 @@ class StateReading:
         if not keys:
             return []
         wanted = b"".join([word for key in keys for word in (_READ.pack(range_of(key), len(key)), key)])
-        data = self._read.run(self._keys.prefix, lambda: [task, wanted])[0]
+        data = self._read.call(self._keys.prefix, lambda: [task, wanted])[0]
         found: list[bytes | None] = []
         at = 0
         while at < len(data):
@@ -76,7 +76,7 @@ class StateReading:
         first = 0
         while first < RANGES:
             begin, numbers = first, [task, first, RANGES, _PAIRS_OF_A_SCAN]
-            answer = self._scan.run(self._keys.prefix, lambda: numbers)  # noqa: B023 - called before the next turn
+            answer = self._scan.call(self._keys.prefix, lambda: numbers)  # noqa: B023 - called before the next turn
             first = read_number(answer[0], self._keys("state", task))
             pairs = list(zip(answer[1::2], answer[2::2], strict=True))
             # A key in a hash that is not its own would be found by a scan and by no read: its task

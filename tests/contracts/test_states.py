@@ -18,10 +18,10 @@ from sparkstorm.errors import CodecError, StoreInconsistentError
 from sparkstorm.executor.lazy_state import LazyState, UnreadableStateError, surfacing
 from sparkstorm.executor.state import MemoryState, noting
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.tasks import journal as journals
 from sparkstorm.tasks.journal import Journal
 from sparkstorm.transport import state_base
 from sparkstorm.transport.base import Commit
-from sparkstorm.worker import journal as journals
 from sparkstorm.worker.tasks.states import TaskBase
 from tests.contracts.benches import Bench, LocalBench, RedisBench
 

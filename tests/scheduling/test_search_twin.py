@@ -36,7 +36,7 @@ def searched(kind: type[Attempt], view: ClusterView, topology: TopologyView) -> 
     ledger, options = ResourceLedger(view), strategy_of(topology)
     attempt = kind(topology, ledger, Constraints(topology) if options.constrained else None)
     executors = [each for each in sorted(attempt.missing) if each not in attempt.free_ackers] + attempt.free_ackers
-    result = Search(attempt, NodeMap(ledger), options, STATES).run(executors)
+    result = Search(attempt, NodeMap(ledger), options, STATES).place(executors)
     return result, dict(attempt.slot_by_executor)
 
 
@@ -68,7 +68,7 @@ def test_what_the_cluster_has_left_is_the_same_sum_to_the_last_bit(seed: int) ->
         ledger = ResourceLedger(view)
         assert ledger.left_in_cluster() == left_node_after_node(ledger)
         attempt = Attempt(topology, ledger, None)
-        Search(attempt, NodeMap(ledger), strategy_of(topology), STATES).run(sorted(attempt.missing))
+        Search(attempt, NodeMap(ledger), strategy_of(topology), STATES).place(sorted(attempt.missing))
         assert ledger.left_in_cluster() == left_node_after_node(ledger)
         attempt.undo()
         assert ledger.left_in_cluster() == left_node_after_node(ledger)
@@ -80,6 +80,6 @@ def test_a_workers_load_as_it_grew_is_what_its_executors_add_up_to(seed: int) ->
     for view, topology in views(seed):
         ledger = ResourceLedger(view)
         attempt = Attempt(topology, ledger, None)
-        Search(attempt, NodeMap(ledger), strategy_of(topology), STATES).run(sorted(attempt.missing))
+        Search(attempt, NodeMap(ledger), strategy_of(topology), STATES).place(sorted(attempt.missing))
         for slot, executors in attempt.executors_by_slot.items():
             assert ledger._taken[slot.node][slot.port] == ledger.worker(topology, executors)[0]

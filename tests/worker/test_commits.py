@@ -10,10 +10,10 @@ from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, StatefulBolt, 
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.tasks import journal
 from sparkstorm.testing import FeederSpout, Nothing
 from sparkstorm.transport.base import Cursor, Entry
 from sparkstorm.transport.frames import encode_rows
-from sparkstorm.worker import journal
 from sparkstorm.worker.tasks.inbox import Inbox
 from tests.worker.building import Pass, chain
 from tests.worker.by_hand import Workers

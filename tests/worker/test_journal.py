@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from sparkstorm.errors import StoreInconsistentError
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.tasks import journal as journals
 from sparkstorm.tasks.journal import Journal, whole_and_deltas
 from sparkstorm.transport.base import START, Commit, TaskRecord
-from sparkstorm.worker import journal as journals
 
 CODEC = Codec()
 

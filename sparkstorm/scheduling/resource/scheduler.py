@@ -107,7 +107,7 @@ class ResourceAwareScheduler:
         for at, topology in enumerate(ordered):
             if cluster.placement(topology.id).num_missing:
                 round_ = _Placing(topology, ordered[:at:-1], ledger, nodes)
-                cluster.status[topology.id] = round_.run(self._attempts)
+                cluster.status[topology.id] = round_.place(self._attempts)
             else:
                 cluster.status.setdefault(topology.id, "Fully Scheduled")
 
@@ -123,7 +123,7 @@ class _Placing:
         self._nodes = nodes
         self._evicted: list[TopologyView] = []
 
-    def run(self, attempts: int) -> str:
+    def place(self, attempts: int) -> str:
         """Schedule the topology if possible; return the status text."""
         try:
             options = strategy_of(self._topology)
@@ -139,7 +139,7 @@ class _Placing:
         for _ in range(attempts):
             need.begin()
             strategy = Strategy(self._topology, self._ledger, self._nodes, options)
-            result = strategy.run() if need.can_schedule() else Result(Outcome.NOT_ENOUGH_RESOURCES, "")
+            result = strategy.search() if need.can_schedule() else Result(Outcome.NOT_ENOUGH_RESOURCES, "")
             if result.outcome is Outcome.SUCCESS:
                 self._commit(strategy.attempt)
                 return f"Running - {result.text}"

@@ -73,7 +73,7 @@ class Search:
         self._attempt.bind_ackers(executor, slot)
         return len(self._attempt.bound_ackers) > bound
 
-    def run(self, executors: list[ExecutorId]) -> Result:
+    def place(self, executors: list[ExecutorId]) -> Result:
         """Place every executor; return the outcome."""
         if self._options.round_robin:
             return self._go_round(executors)

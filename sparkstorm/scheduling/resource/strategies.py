@@ -43,7 +43,7 @@ def strategy_of(topology: TopologyView) -> SearchOptions:
 
 
 class Strategy:
-    """Search for one topology: `run` fills the attempt; the caller undoes it on failure."""
+    """Search for one topology: `search` fills the attempt; the caller undoes it on failure."""
 
     def __init__(self, topology: TopologyView, ledger: ResourceLedger, nodes: NodeMap, options: SearchOptions) -> None:
         self._topology = topology
@@ -53,14 +53,14 @@ class Strategy:
         self._constraints = Constraints(topology) if options.constrained else None
         self.attempt = Attempt(topology, ledger, self._constraints)
 
-    def run(self) -> Result:
+    def search(self) -> Result:
         """Search, unless a preliminary check fails."""
         settings = StrategySettings.of_partial(self._topology.conf)
         max_states = min(settings.max_states, ResourceAwareSettings.of_partial(self._ledger.cluster.conf).max_states)
         hopeless = self._hopeless(max_states)
         if hopeless is not None:
             return hopeless
-        return Search(self.attempt, self._nodes, self._options, max_states).run(self._executors())
+        return Search(self.attempt, self._nodes, self._options, max_states).place(self._executors())
 
     def _executors(self) -> list[ExecutorId]:
         """Return the missing executors in the strategy's order, unassigned ackers last."""
