@@ -65,7 +65,7 @@ class Search:
         """Return whether to rank the nodes again: Storm does if the component is the *same* as the one before."""
         return at == 0 or self._component_of[executors[at]] == self._component_of[executors[at - 1]]
 
-    def _place(self, executor: ExecutorId, slot: WorkerSlot) -> bool:
+    def _place_one(self, executor: ExecutorId, slot: WorkerSlot) -> bool:
         """Place an executor and the ackers bound to its worker; return whether ackers were placed."""
         self._states += 1
         bound = len(self._attempt.bound_ackers)
@@ -100,7 +100,7 @@ class Search:
                     continue
                 if self._reasons is not None:
                     self._explain(executor, slot, order, self._reasons)
-                if self._place(executor, slot):
+                if self._place_one(executor, slot):
                     with_ackers.add(executor)
             if at == len(executors) - 1:
                 return self._done()
@@ -170,7 +170,7 @@ class Search:
                 return self._short(at, len(executors))
             if self._reasons is not None:
                 self._explain(executor, slot, nodes, self._reasons)
-            self._place(executor, slot)
+            self._place_one(executor, slot)
         return self._done()
 
     def _own_nodes(self) -> list[str]:
