@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sparkstorm.client.connect import VARIABLE
 from sparkstorm.config import merge, parse_override
-from sparkstorm.embedded.folders import discard_folder, own_folder
 from sparkstorm.embedded.process import refuse_busy
-from sparkstorm.embedded.stores import connection_path
 from sparkstorm.errors import InvalidConfigError
+from sparkstorm.stores.addresses import connection_path
+from sparkstorm.stores.folders import discard_folder, own_folder
 
 if TYPE_CHECKING:
     from sparkstorm.testing.servers import KafkaServer, ObjectStore, PostgresServer

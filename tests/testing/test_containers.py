@@ -9,7 +9,7 @@ from pathlib import Path
 from sparkstorm.app.standing import cluster_conf
 from sparkstorm.cli.__main__ import parser
 from sparkstorm.config import load_conf, parse_override, read_yaml
-from sparkstorm.embedded.stores import connection_path, not_configured
+from sparkstorm.stores.addresses import connection_path, not_configured
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "conf" / "containers"
