@@ -50,6 +50,10 @@ def _spans_of_commands(file: BinaryIO, size: int) -> list[Span]:
         if head.startswith(b"\0"):
             spans.append((begin, at))
             begin = at = _end_of_gap(file, at)
+            # Zeros at the end are no gap: a power cut leaves them where the file system had not
+            # written the data yet, so something is missing.
+            if at == size:
+                return [(0, size)]
         elif (end := _end_of_command(file, at, head, size)) is not None:
             at = end
         else:

@@ -55,7 +55,7 @@ def test_a_start_that_was_taken_back_fails_with_the_reason(capsys: pytest.Captur
             return False
 
     handle: Any = SimpleNamespace(upgrade=Upgrade(), dead_letters=LETTERS)
-    arguments = argparse.Namespace(timeout=1, no_wait=False, json=True)
+    arguments = argparse.Namespace(timeout=1, no_wait=False, output="json")
     assert _follow(arguments, handle, None) == 1
     assert capsys.readouterr().err == "gray upgrade is rolled back: 'split' fails\n"
 
@@ -80,7 +80,7 @@ def test_a_rollback_that_nimbus_reports_before_its_request_returns_is_shown(
     handle = SimpleNamespace(upgrade=Upgrade(), dead_letters=LETTERS)
     cluster = SimpleNamespace(topology=lambda name: handle)
     monkeypatch.setattr("sparkstorm.cli.upgrades.opened", lambda arguments, writes=False: contextlib.nullcontext(cluster))
-    arguments = argparse.Namespace(name="wc", timeout=1, no_wait=False, json=True)
+    arguments = argparse.Namespace(name="wc", timeout=1, no_wait=False, output="json")
     assert roll_back(arguments) == 0
     assert json.loads(capsys.readouterr().out)["last_rollback"]["text"] == error.text
 
@@ -89,7 +89,7 @@ LETTERS: Any = SimpleNamespace(count_of=lambda code: {"bad code": 1_200}.get(cod
 BACK = Failure(
     FailureKind.SYSTEM, "gray upgrade is rolled back: 'split' fails", "__topology_master", time_ms=5, code_version="bad code"
 )
-FOLLOWED = argparse.Namespace(timeout=1, no_wait=False, json=False)
+FOLLOWED = argparse.Namespace(timeout=1, no_wait=False, output="table")
 
 
 def followed(over: UpgradeStatus, before: Failure | None) -> int:

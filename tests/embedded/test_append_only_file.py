@@ -22,7 +22,6 @@ TIME = b"#TS:1790000000\r\n"
         ([FIRST, b"\0", SECOND], [FIRST, SECOND]),
         ([FIRST, b"\0" * 5_000_000, SECOND, b"\0" * 3, FIRST], [FIRST, SECOND, FIRST]),
         ([b"\0\0", FIRST], [FIRST]),
-        ([FIRST, SECOND, b"\0" * 9], [FIRST, SECOND]),
         ([TIME, FIRST, b"\0", TIME, SECOND], [TIME, FIRST, TIME, SECOND]),
         *([[FIRST, b"\0", SECOND[:cut]], [FIRST, SECOND[:cut]]] for cut in range(1, len(SECOND))),
     ],
@@ -42,6 +41,8 @@ def test_gaps_go_and_nothing_else(written: list[bytes], whole: list[bytes], tmp_
     [
         b"",
         FIRST + SECOND,
+        FIRST + SECOND + b"\0" * 9,
+        FIRST + b"\0" + SECOND + b"\0",
         FIRST + b"\0\0garbage" + SECOND,
         FIRST + b"\xff" + SECOND,
         FIRST + b"\0*x\r\n" + SECOND,
