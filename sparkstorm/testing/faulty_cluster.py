@@ -1,0 +1,380 @@
+"""A simulated cluster that suffers faults: it carries each out at its place, undoes it when its time is over, and counts places."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import signal
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from sparkstorm.cluster.base import StateStore
+from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
+from sparkstorm.model.worker_messages import ExitCode
+from sparkstorm.supervisor.local import MemoryDisk
+from sparkstorm.testing.faults import Fault, Trigger
+from sparkstorm.testing.faulty_session import FaultySession
+from sparkstorm.testing.in_process_worker import InProcessWorker
+from sparkstorm.testing.local_cluster import LocalCluster
+from sparkstorm.testing.sim_data import TopologyData
+from sparkstorm.testing.sim_slot import Duty, SimSlot
+from sparkstorm.testing.sim_transport import CommitFault, FaultyTransport
+from sparkstorm.testing.simulated_time import SimulatedDeath
+from sparkstorm.transport.local import LocalStore
+
+SESSION_MS = 3_000
+_YIELDS_ONE_IN = 4  # with 1 no write of Nimbus would follow another directly; with 100 hardly anything comes between
+QUICK = {
+    "nimbus.task.timeout.secs": 5,
+    "nimbus.task.launch.secs": 8,
+    "nimbus.supervisor.timeout.secs": 5,
+    "nimbus.monitor.freq.secs": 2,
+    "supervisor.worker.timeout.secs": 3,
+    "supervisor.worker.start.timeout.secs": 3,
+    "supervisor.worker.shutdown.sleep.secs": 1,
+    "supervisor.heartbeat.frequency.secs": 2,
+    "supervisor.monitor.frequency.secs": 2,
+    "worker.heartbeat.frequency.secs": 1,
+    "task.cleanup.timeout.sec": 1,
+    "nimbus.request.timeout.secs": 10,
+    "sparkstorm.worker.store.timeout.secs": 5,
+    "topology.max.worker.deaths": 1_000_000,
+}
+"""Timers of the control plane, short, so that all it waits for happens within seconds."""
+
+
+class FaultyCluster(LocalCluster):
+    """A cluster under faults; `log` says what was done, in order, and `count` how often each trigger has come."""
+
+    def __init__(self, seed: int, faults: Sequence[Fault], conf: Mapping[str, Any], supervisors: int = 3, slots: int = 2) -> None:
+        self.log: list[str] = []
+        self.struck: list[Fault] = []  # so far, in order
+        self.count: dict[Trigger, int] = defaultdict(int)
+        self.is_over = False
+        self._sessions: list[FaultySession] = []
+        self._at: dict[Trigger, dict[int, Fault]] = defaultdict(dict)
+        self._timed: list[tuple[int, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._commit_fault = CommitFault.NONE
+        self._delay_ms = 0
+        super().__init__(
+            supervisors, slots, seed=seed, conf={**QUICK, **conf}, make_transport=self._transport, is_lively=True, poll_ms=1_000
+        )
+        self._fate = Duty(self.simulation, self._step_fate, lambda: False)
+        self.simulation.add(self._fate, has_threads=False)
+        for fault in faults:
+            if fault.kind.trigger is not Trigger.TIME:
+                self._at[fault.kind.trigger][fault.at] = fault
+            elif hasattr(self, f"_{fault.kind.name.lower()}"):
+                self.after(fault.at, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
+
+    # -- places ----------------------------------------------------------------------------------------------------
+
+    def after(self, ms: int, do: Callable[[], None]) -> None:
+        """Have something done so many milliseconds from now."""
+        heapq.heappush(self._timed, (self.now_ms + ms, next(self._numbers), do))
+        if hasattr(self, "_fate"):
+            self.simulation.wake(self._fate)
+
+    @property
+    def has_more(self) -> bool:
+        """Return whether a fault, or the end of one, is still to come."""
+        return bool(self._timed)
+
+    def say(self, text: str) -> None:
+        """Add a line to the log."""
+        self.log.append(f"{self.now_ms - self.simulation.start_ms} ms: {text}")
+
+    def open_session(self, who: str) -> StateStore:
+        """A new session, which faults may meet."""
+        session = FaultySession(LocalStateStore(self.tree), who, self._on_write)
+        self._sessions.append(session)
+        return session
+
+    def _step_fate(self, now_ms: int) -> int | None:
+        while self._timed and self._timed[0][0] <= now_ms:
+            heapq.heappop(self._timed)[2]()
+        return self._timed[0][0] if self._timed else None
+
+    def _take(self, trigger: Trigger) -> Fault | None:
+        if self.is_over:
+            return None
+        self.count[trigger] += 1
+        fault = self._at[trigger].pop(self.count[trigger], None)
+        if fault is not None:
+            self.struck.append(fault)
+            self.say(str(fault))
+        return fault
+
+    def _strike(self, fault: Fault) -> None:
+        self.struck.append(fault)
+        done = getattr(self, f"_{fault.kind.name.lower()}")(fault)
+        self.say(f"{fault}: {done}")
+
+    # -- around commits and writes ---------------------------------------------------------------------------------
+
+    def _transport(self, worker: InProcessWorker) -> FaultyTransport:
+        node = next(node for node in self.nodes if worker.place.startswith(f"{node.name}:"))
+        return FaultyTransport(worker, self._choose, self._take_delay, lambda: node.is_cut(self.now_ms))
+
+    def _choose(self) -> CommitFault:
+        fault = self._take(Trigger.COMMIT)
+        if fault is None:
+            return CommitFault.NONE
+        if fault.kind.name == "LATE_FRAMES":
+            self._delay_ms = fault.size
+            return CommitFault.NONE
+        return CommitFault[fault.kind.name]
+
+    def _take_delay(self) -> int:
+        delay_ms, self._delay_ms = self._delay_ms, 0
+        if delay_ms:
+            self.after(delay_ms, lambda: None)  # time must not leap over the arrival
+        return delay_ms
+
+    def _on_write(self, session: FaultySession) -> str:
+        if session.who == "client":
+            return ""
+        if session.who == "nimbus":
+            self._step_others()
+        fault = self._take(Trigger.NIMBUS_WRITE if session.who == "nimbus" else Trigger.SLOT_WRITE)
+        if fault is None:
+            return ""
+        self._restart_ms = fault.size
+        return fault.kind.name
+
+    def _step_others(self) -> None:
+        """Let slots take a turn before a write of Nimbus, now and then: they are other processes."""
+        simulation = self.simulation
+        for slot in self.slots:
+            for thread in slot.threads if simulation.random.randrange(_YIELDS_ONE_IN) == 0 else ():
+                simulation.step(thread)
+
+    def _step_nimbus(self, now_ms: int) -> int | None:
+        try:
+            return super()._step_nimbus(now_ms)
+        except SimulatedDeath:
+            self._end_nimbus(self._restart_ms)
+            return None
+
+    def _end_nimbus(self, restart_ms: int) -> None:
+        """Nimbus's process is gone; its session lasts a while, and another Nimbus comes."""
+        if self.nimbus_store is None:
+            return
+        for duty in self.nimbus_duties:
+            self.simulation.discard(duty)
+        self.nimbus_duties = []
+        left, self.nimbus_store = self.nimbus_store, None
+        self._leave_session(left)
+        self.after(restart_ms, self.start_nimbus)
+
+    def _leave_session(self, session: StateStore | None) -> None:
+        """The session of a dead process lasts until its time is over; nothing uses it any more."""
+        if isinstance(session, FaultySession):
+            session.is_cut = True
+            self._sessions.remove(session)
+            self.after(SESSION_MS, session.close)
+
+    # -- timed faults; each returns what it did --------------------------------------------------------------------
+
+    def _pick_slot(self, fault: Fault, is_working: bool = False) -> SimSlot | None:
+        slots = [slot for slot in self.slots if slot.is_up and (slot.worker is not None or not is_working)]
+        return slots[fault.pick % len(slots)] if slots else None
+
+    def _kill_worker(self, fault: Fault) -> str:
+        slot = self._pick_slot(fault, is_working=True)
+        if slot is not None:
+            slot.bury(-signal.SIGKILL, "killed")
+        return str(slot and slot.slot)
+
+    def _crash_worker(self, fault: Fault) -> str:
+        slot = self._pick_slot(fault, is_working=True)
+        if slot is not None:
+            slot.bury(ExitCode.CRASHED, "crashed")  # the next one is careful
+        return str(slot and slot.slot)
+
+    def _pause_worker(self, fault: Fault) -> str:
+        slot = self._pick_slot(fault, is_working=True)
+        if slot is not None and slot.process is not None:
+            self._pause_process(slot.process, fault.size)
+        return str(slot and slot.slot)
+
+    def _pause_process(self, process: InProcessWorker, ms: int) -> None:
+        process.paused_until_ms = self.now_ms + ms
+        self.after(ms, lambda: self.simulation.wake(process))
+
+    def _leave_zombie(self, fault: Fault) -> str:
+        slot = self._pick_slot(fault, is_working=True)
+        left = slot.disown() if slot is not None else None
+        return str(left and left.place)
+
+    def _kill_slot(self, fault: Fault) -> str:
+        slot = self._pick_slot(fault)
+        if slot is not None:
+            self._end_slot(slot, fault.size)
+        return str(slot and slot.slot)
+
+    def _end_slot(self, slot: SimSlot, restart_ms: int) -> None:
+        self._leave_session(slot.die())
+        self.after(restart_ms, lambda: None if slot.is_up else slot.start())
+
+    def _pause_slot(self, fault: Fault) -> str:
+        slot = self._pick_slot(fault)
+        if slot is not None:
+            self._pause_threads(slot, fault.size)
+        return str(slot and slot.slot)
+
+    def _pause_threads(self, slot: SimSlot, ms: int) -> None:
+        for duty in slot.threads:
+            duty.paused_until_ms = self.now_ms + ms
+        if ms > SESSION_MS:
+            self._expire_later(slot.store)
+
+    def _expire_later(self, session: StateStore | None) -> None:
+        def expire() -> None:
+            if isinstance(session, FaultySession) and not session.is_dead:
+                session.inner.expire_session()
+
+        self.after(SESSION_MS, expire)
+
+    def _lose_node(self, fault: Fault) -> str:
+        node = self.nodes[fault.pick % len(self.nodes)]
+        for slot in self.slots:
+            if slot.node is node and slot.is_up:
+                self._end_slot(slot, fault.size)
+        return node.name
+
+    def _replace_node(self, fault: Fault) -> str:
+        """As LOSE_NODE, and its disk is lost too."""
+        name = self._lose_node(fault)
+        node = self.nodes[fault.pick % len(self.nodes)]
+        if not any(slot.is_up for slot in self.slots if slot.node is node):
+            node.disk = MemoryDisk(node.name)
+        return name
+
+    def _freeze_node(self, fault: Fault) -> str:
+        node = self.nodes[fault.pick % len(self.nodes)]
+        for slot in self.slots:
+            if slot.node is node and slot.is_up:
+                self._pause_threads(slot, fault.size)
+                if slot.process is not None:
+                    self._pause_process(slot.process, fault.size)
+        return node.name
+
+    def _cut_from_redis(self, fault: Fault) -> str:
+        node = self.nodes[fault.pick % len(self.nodes)]
+        node.cut_from(self.now_ms, fault.size)
+        self.after(fault.size, lambda: None)  # the run is not over before
+        return node.name
+
+    def _kill_nimbus(self, fault: Fault) -> str:
+        self._end_nimbus(fault.size)
+        return ""
+
+    def _pause_nimbus(self, fault: Fault) -> str:
+        for duty in self.nimbus_duties:
+            duty.paused_until_ms = self.now_ms + fault.size
+        if fault.size > SESSION_MS:
+            self._expire_later(self.nimbus_store)
+        return ""
+
+    def _pick_session(self, fault: Fault) -> FaultySession:
+        servers = [session for session in self._sessions if session.who != "client"]
+        return servers[fault.pick % len(servers)]
+
+    def _expire_session(self, fault: Fault) -> str:
+        session = self._pick_session(fault)
+        session.inner.expire_session()
+        return session.who
+
+    def _cut_session(self, fault: Fault) -> str:
+        session = self._pick_session(fault)
+        session.is_cut = True
+        if fault.size > SESSION_MS:
+            self._expire_later(session)
+        self.after(fault.size, lambda: self._mend(session))
+        return session.who
+
+    def _mend(self, session: FaultySession) -> None:
+        session.is_cut = session not in self._sessions
+
+    def _zookeeper_away(self, fault: Fault) -> str:
+        def come_back() -> None:
+            self.tree.is_down = False
+
+        self.tree.is_down = True
+        self.after(fault.size, come_back)
+        return ""
+
+    def _zookeeper_back(self, fault: Fault) -> str:
+        """Put ZooKeeper back to the state of now, later."""
+        kept = self.tree.checkpoint()
+        self.after(fault.size, lambda: self._restore_tree(kept))
+        return ""
+
+    def _zookeeper_emptied(self, fault: Fault) -> str:
+        self._restore_tree(None)
+        return ""
+
+    def _restore_tree(self, kept: LocalStateTree.Checkpoint | None) -> None:
+        """Put the tree back: all sessions begin anew, and nodes of those that the copy knows last until their time is over."""
+        known = self.tree.restore(kept)
+        for session in self._sessions:
+            session.inner.renew_session()
+        for number in known:
+            self.after(SESSION_MS, partial(self.tree.end_session, number))
+
+    def _clock_jump(self, fault: Fault) -> str:
+        self.simulation.clock.advance(fault.size)
+        return ""
+
+    def _late_cleanup(self, fault: Fault) -> str:
+        self.data_plane.repeat_ends()
+        return ""
+
+    def _disk_full(self, fault: Fault) -> str:
+        def set_full(is_full: bool) -> None:
+            for data in self.data_plane.all().values():
+                data.store.is_disk_full = is_full
+
+        set_full(True)
+        self.after(fault.size, lambda: set_full(False))
+        return ""
+
+    def _redis_goes_back(self, fault: Fault) -> str:
+        self._restore_later(fault.size)
+        return ""
+
+    def _redis_older(self, fault: Fault) -> str:
+        """As REDIS_GOES_BACK, by more than a tail."""
+        self._restore_later(fault.size)
+        return ""
+
+    def _redis_older_twice(self, fault: Fault) -> str:
+        """Redis is put back to the same copy twice."""
+        self._restore_later(fault.size, 2 * fault.size + 1_000)
+        return ""
+
+    def _redis_emptied(self, fault: Fault) -> str:
+        for data in self.data_plane.all().values():
+            self._restore(data, LocalStore(data.store.max_bytes, data.id).checkpoint())
+        self.wake_workers()
+        return ""
+
+    def _restore_later(self, *times_ms: int) -> None:
+        """Put the data of all topologies back to those of now, once for each of these times from now."""
+        kept = [(data, data.store.checkpoint()) for data in self.data_plane.all().values()]
+
+        def go_back() -> None:
+            for data, checkpoint in kept:
+                if self.data_plane.all().get(data.id) is data:
+                    self._restore(data, checkpoint)
+            self.wake_workers()
+
+        for ms in times_ms:
+            self.after(ms, go_back)
+
+    def _restore(self, data: TopologyData, checkpoint: dict[str, Any]) -> None:
+        data.store.restore({**checkpoint, "is_disk_full": data.store.is_disk_full})
