@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from sparkstorm.client.access import ClusterAccess
-from sparkstorm.client.dead_letters import StoredLetters, kept_in
+from sparkstorm.client.dead_letters import StoredLetters, stored_in
 from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.client.request_client import Progress
 from sparkstorm.client.service import NimbusService
@@ -129,7 +129,7 @@ class ClusterClient(ClusterAccess):
 
     def dead_letters(self, topology: str | None = None) -> dict[str, StoredLetters]:
         """Return the dead letters by topology id, of all topologies or one by name or id; also of those that are gone."""
-        return {topology_id: self.handle(topology_id).dead_letters for topology_id in kept_in(self._redis, topology)}
+        return {topology_id: self.handle(topology_id).dead_letters for topology_id in stored_in(self._redis, topology)}
 
     # -- changing ----------------------------------------------------------------------------------------------------
 

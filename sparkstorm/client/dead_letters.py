@@ -151,7 +151,7 @@ class StoredLetters:
         return id, letter.task, encode_replayed(Codec(), sender, letter.stream, self._clock.now_ms(), values)
 
 
-def kept_in(address: RedisAddress, topology: str | None = None) -> dict[str, int]:
+def stored_in(address: RedisAddress, topology: str | None = None) -> dict[str, int]:
     """Return the number of dead letters by topology id, of all topologies or of one by its name or id."""
     found = {}
     try:

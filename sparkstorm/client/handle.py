@@ -155,8 +155,8 @@ class TopologyHandle:
 
     def key_values(self, component: str) -> Iterator[tuple[Any, Any]]:
         """Yield the committed state of a stateful component, all tasks one after the other."""
-        for _, kept in self._source().kept(component):
-            yield from kept.state.items()
+        for _, stored in self._source().stored(component):
+            yield from stored.state.items()
 
     def state_frame(self, component: str, spark: Any = None) -> Any:
         """Return the committed state of a stateful component: columns task, key and value, each task as of its last commit.
@@ -169,7 +169,7 @@ class TopologyHandle:
             raise ValueError(f"{self.name} has no component '{component}', only {', '.join(sorted(known))}")
         from sparkstorm.client.state_frames import state_frame
 
-        return state_frame(self._source().kept(component), spark)
+        return state_frame(self._source().stored(component), spark)
 
     frame = state_frame
 

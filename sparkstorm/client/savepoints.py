@@ -15,7 +15,7 @@ from typing import Any
 
 from sparkstorm.acking.pending import Pending
 from sparkstorm.checkpoint.files import POSITION, STATE, TIME, CheckpointWriter, Row
-from sparkstorm.client.task_records import Kept, TaskReader, base_pairs, entries_of, is_lazy, kept_by
+from sparkstorm.client.task_records import StoredTask, TaskReader, base_pairs, entries_of, is_lazy, stored_task
 from sparkstorm.errors import CheckpointError
 from sparkstorm.model.assignment import TaskInfo
 from sparkstorm.model.names import counted
@@ -32,11 +32,11 @@ class Source:
     def __init__(self, tasks: Mapping[int, TaskInfo], reader: TaskReader) -> None:
         self._tasks, self._reader = tasks, reader
 
-    def kept(self, component: str) -> Iterator[tuple[int, Kept]]:
+    def stored(self, component: str) -> Iterator[tuple[int, StoredTask]]:
         """Yield what each task of a component keeps, each as of its last commit."""
         for task, info in self._tasks.items():
             if info.component_id == component:
-                yield task, kept_by(self._reader, task)
+                yield task, stored_task(self._reader, task)
 
     def write(self, folder: Path, name: str, overwrite: bool = False) -> str:
         """Write a savepoint; return why that is not possible yet, empty when it is written."""
@@ -49,10 +49,10 @@ class Source:
         with CheckpointWriter(folder, name, component_by_task, overwrite) as writer:
             for task, info in own.items():
                 record, entries = entries_of(self._reader, task)
-                kept = Kept.of(entries)
-                if info.kind == "spout" and kept.handed is None:
+                stored = StoredTask.of(entries)
+                if info.kind == "spout" and stored.handed is None:
                     return f"spout '{info.component_id}' (task {task}) has not come to rest, or has no position to hand over"
-                writer.add(info.component_id, info.kind, self._rows(task, kept, is_lazy(entries)), kept.version)
+                writer.add(info.component_id, info.kind, self._rows(task, stored, is_lazy(entries)), stored.version)
                 if is_lazy(entries) and self._reader.record(task).journal != record.journal:
                     return f"the state of '{info.component_id}' (task {task}) was changed while it was read"
             if self._counts() != before:
@@ -68,7 +68,7 @@ class Source:
         if entry_order(record.last_entry) > entry_order(record.cursor.entry) or record.cursor.row:
             return f"tuples wait for {where}"
         epochs = [fields["e"] for fields in entries if "e" in fields]
-        if epochs and (epochs[-1][1] is not None or len(Kept.of(entries).state)):
+        if epochs and (epochs[-1][1] is not None or len(StoredTask.of(entries).state)):
             return f"sink {where} has rows that are not in its target yet"
         if info.kind == "spout":
             pending = Pending()
@@ -77,14 +77,14 @@ class Source:
                 return f"{where} has {counted(len(pending), 'open message')}"
         return ""
 
-    def _rows(self, task: int, kept: Kept, has_base: bool) -> Iterator[Row]:
-        if kept.handed is not None:
-            yield task, POSITION, None, kept.handed[0]
-        for part, state in ((STATE, kept.state), (TIME, kept.time)):
+    def _rows(self, task: int, stored: StoredTask, has_base: bool) -> Iterator[Row]:
+        if stored.handed is not None:
+            yield task, POSITION, None, stored.handed[0]
+        for part, state in ((STATE, stored.state), (TIME, stored.time)):
             for key, value in state.every_pair():
                 yield task, part, key, value
         if has_base:
-            yield from ((task, STATE, key, value) for key, value in base_pairs(self._reader, task, kept))
+            yield from ((task, STATE, key, value) for key, value in base_pairs(self._reader, task, stored))
 
     def _counts(self) -> Any:
         merged = merge(Progress.decode(data) for data in self._reader.progress().values())

@@ -6,21 +6,21 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from sparkstorm.api.value_columns import natural_array
-from sparkstorm.client.task_records import Kept
+from sparkstorm.client.task_records import StoredTask
 from sparkstorm.model.values.tagged import is_tagged, tag_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def state_table(kept: Iterable[tuple[int, Kept]]) -> pa.Table:
+def state_table(stored: Iterable[tuple[int, StoredTask]]) -> pa.Table:
     """Return columns task, key and value, a row per key; values without a common type that gives each back become tagged text."""
     import pyarrow as pa
 
     tasks: list[int] = []
     keys: list[Any] = []
     values: list[Any] = []
-    for task, each in kept:
+    for task, each in stored:
         for key, value in each.state.every_pair():
             tasks.append(task)
             keys.append(list(key) if isinstance(key, tuple) else key)
@@ -28,9 +28,9 @@ def state_table(kept: Iterable[tuple[int, Kept]]) -> pa.Table:
     return pa.table({"task": pa.array(tasks, pa.int32()), "key": _column(keys), "value": _column(values)})
 
 
-def state_frame(kept: Iterable[tuple[int, Kept]], spark: Any = None) -> Any:
+def state_frame(stored: Iterable[tuple[int, StoredTask]], spark: Any = None) -> Any:
     """Return the table as a Spark DataFrame of that session, else as a pandas one, else (without pandas) as an Arrow table."""
-    table = state_table(kept)
+    table = state_table(stored)
     if spark is not None:
         return spark.createDataFrame(table)
     try:

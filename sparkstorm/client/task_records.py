@@ -36,7 +36,7 @@ class TaskReader(Protocol):
 
 
 @dataclass(slots=True)
-class Kept:
+class StoredTask:
     """All data of one task: state, windows and clocks, the version of the state's form, a spout's hand-over.
 
     Of a lazy state `state` and `deleted` are what the journal has, which wins over the base.
@@ -49,21 +49,21 @@ class Kept:
     deleted: set[Any] = field(default_factory=set)
 
     @classmethod
-    def of(cls, entries: Entries) -> Kept:
+    def of(cls, entries: Entries) -> StoredTask:
         """Fold the entries of a journal."""
-        kept, moved = cls(), -1
+        stored, moved = cls(), -1
         for at, fields in enumerate(entries):
-            kept.state.load(fields.get("s", ()), fields.get("d", ()))
-            kept.deleted.difference_update(as_key(key) for key, _ in fields.get("s", ()))
-            kept.deleted.update(map(as_key, fields.get("d", ())))
-            kept.time.load(fields.get("w", ()), fields.get("x", ()))
-            kept.version = fields.get("v", kept.version)
+            stored.state.load(fields.get("s", ()), fields.get("d", ()))
+            stored.deleted.difference_update(as_key(key) for key, _ in fields.get("s", ()))
+            stored.deleted.update(map(as_key, fields.get("d", ())))
+            stored.time.load(fields.get("w", ()), fields.get("x", ()))
+            stored.version = fields.get("v", stored.version)
             moved = at if "o" in fields else moved
             if "h" in fields:
-                kept.handed = list(fields["h"])
+                stored.handed = list(fields["h"])
             elif moved == at:  # it has moved since
-                kept.handed = None
-        return kept
+                stored.handed = None
+        return stored
 
 
 def entries_of(reader: TaskReader, task: int) -> tuple[TaskRecord, Entries]:
@@ -78,21 +78,21 @@ def is_lazy(entries: Entries) -> bool:
     return any("n" in fields for fields in entries)
 
 
-def base_pairs(reader: TaskReader, task: int, kept: Kept) -> Iterator[tuple[Any, Any]]:
+def base_pairs(reader: TaskReader, task: int, stored: StoredTask) -> Iterator[tuple[Any, Any]]:
     """Yield keys and values of a task's base that the journal does not say otherwise about."""
     codec = Codec(is_lenient=True)
     for part in reader.scan_state(task):
         with reading(f"state:{task}:*"):
             pairs = [unpacked_pair(codec, key, value) for key, value in part]
-        yield from ((key, value) for key, value in pairs if key not in kept.state and key not in kept.deleted)
+        yield from ((key, value) for key, value in pairs if key not in stored.state and key not in stored.deleted)
 
 
-def kept_by(reader: TaskReader, task: int) -> Kept:
+def stored_task(reader: TaskReader, task: int) -> StoredTask:
     """Return what a task keeps, as of one commit; StoreInconsistentError when it changes faster than it can be read."""
     entries = entries_of(reader, task)[1]
     for _ in range(_TRIES):
         if not is_lazy(entries):
-            return Kept.of(entries)
+            return StoredTask.of(entries)
         log = _Log(entries)
         base: dict[bytes, bytes] = {}
         for at, part in enumerate(reader.scan_state(task)):
@@ -136,11 +136,11 @@ class _Log:
         return [fields for serial in sorted(self._by_serial) for fields in self._by_serial[serial]]
 
 
-def _merged(log: _Log, entries: Entries, base: dict[bytes, bytes]) -> Kept:
-    kept, newest = Kept.of(entries), Kept.of(log.changes())
+def _merged(log: _Log, entries: Entries, base: dict[bytes, bytes]) -> StoredTask:
+    stored, newest = StoredTask.of(entries), StoredTask.of(log.changes())
     codec = Codec(is_lenient=True)
     with reading("state of a task"):
         pairs = (unpacked_pair(codec, key, value) for key, value in base.items())
         newest.state.load((key, value) for key, value in pairs if key not in newest.state and key not in newest.deleted)
-    kept.state, kept.deleted = newest.state, newest.deleted
-    return kept
+    stored.state, stored.deleted = newest.state, newest.deleted
+    return stored

@@ -23,7 +23,7 @@ class _Node:
 class LocalStateTree:
     """Tree that LocalStateStore sessions share, in place of the ZooKeeper servers."""
 
-    Kept: TypeAlias = _Node
+    Checkpoint: TypeAlias = _Node
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -46,15 +46,15 @@ class LocalStateTree:
             for path in self._ephemeral_paths(self._root, "", session):
                 self.remove(path)
 
-    def checkpoint(self) -> "LocalStateTree.Kept":
+    def checkpoint(self) -> "LocalStateTree.Checkpoint":
         """Return a copy of all nodes, as of the servers' disks."""
         with self.lock:
             return deepcopy(self._root)
 
-    def restore(self, kept: "LocalStateTree.Kept | None") -> set[int]:
+    def restore(self, checkpoint: "LocalStateTree.Checkpoint | None") -> set[int]:
         """Put all nodes back to a copy, or remove all; every hint is called. Return the sessions whose nodes are back."""
         with self.lock:
-            self._root = _Node() if kept is None else deepcopy(kept)
+            self._root = _Node() if checkpoint is None else deepcopy(checkpoint)
             hints = [hint for known in (*self._data_hints.values(), *self._name_hints.values()) for hint in known]
             self._data_hints, self._name_hints = {}, {}
             for hint in hints:

@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 _Key = tuple[str, bool]  # path, and whether it is about the names of the children
 
 
-class _Kept:
+class _Cached:
     """Last answer about one node; its `fire` is the watcher, so that one node has one watcher however often it is read."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class WatchedStore:
 
     def __init__(self, store: StateStore, now_ms: Callable[[], int], seed: str = "") -> None:
         self._store, self._now_ms, self._seed = store, now_ms, seed
-        self._kept: dict[_Key, _Kept] = {}
+        self._cached: dict[_Key, _Cached] = {}
         self._epoch = store.session_epoch
         self._sweep_ms = 0
 
@@ -140,32 +140,32 @@ class WatchedStore:
             return ask(None, None)
         now_ms = self._now_ms()
         if self._epoch != self._store.session_epoch:  # a new session has no watches
-            self._epoch, self._kept = self._store.session_epoch, {}
-        kept = self._kept.setdefault(key, _Kept())
-        kept.asked_ms = now_ms
-        if not kept.is_fresh or now_ms >= kept.read_again_ms:
+            self._epoch, self._cached = self._store.session_epoch, {}
+        cached = self._cached.setdefault(key, _Cached())
+        cached.asked_ms = now_ms
+        if not cached.is_fresh or now_ms >= cached.read_again_ms:
             self._sweep(now_ms)
-            last = kept.answer if kept.is_fresh else None
-            kept.is_fresh = True  # before the read: a change during it makes the answer old at once
-            kept.read_again_ms = now_ms + REREAD_MS * 3 // 4 + crc32(f"{self._seed}{key}".encode()) % (REREAD_MS // 2)
+            last = cached.answer if cached.is_fresh else None
+            cached.is_fresh = True  # before the read: a change during it makes the answer old at once
+            cached.read_again_ms = now_ms + REREAD_MS * 3 // 4 + crc32(f"{self._seed}{key}".encode()) % (REREAD_MS // 2)
             try:
-                kept.answer = ask(kept.fire, last)
+                cached.answer = ask(cached.fire, last)
             except BaseException:
-                kept.is_fresh = False
+                cached.is_fresh = False
                 raise
-        kept.wants(hint)
-        if not kept.is_fresh:
-            kept.fire()  # it changed before the hint was noted
-        return cast(_T, kept.answer)
+        cached.wants(hint)
+        if not cached.is_fresh:
+            cached.fire()  # it changed before the hint was noted
+        return cast(_T, cached.answer)
 
     def _forget(self, path: str) -> None:
         """Read again what this session writes: its own change is news for the next read, before the watch fires."""
         for key in ((path, False), (path.rpartition("/")[0] or "/", True)):
-            if (kept := self._kept.get(key)) is not None:
-                kept.is_fresh = False
+            if (cached := self._cached.get(key)) is not None:
+                cached.is_fresh = False
 
     def _sweep(self, now_ms: int) -> None:
         """Drop nodes that nobody asks for any more, those of topologies that are gone."""
         if now_ms >= self._sweep_ms:
             self._sweep_ms = now_ms + REREAD_MS
-            self._kept = {key: kept for key, kept in self._kept.items() if now_ms - kept.asked_ms < REREAD_MS}
+            self._cached = {key: cached for key, cached in self._cached.items() if now_ms - cached.asked_ms < REREAD_MS}

@@ -47,10 +47,10 @@ def _candidates(environ: Mapping[str, str]) -> list[str]:
 def java_version(program: str) -> int:
     """Major version of a java program; 0 when it cannot be run or says nothing we know."""
     try:
-        said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
+        output = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    match = re.search(r'version "(?:1\.)?(\d+)', said)
+    match = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(match[1]) if match else 0
 
 

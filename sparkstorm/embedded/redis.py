@@ -165,10 +165,10 @@ def _servers_on(search_path: str) -> list[str]:
 
 def _version(binary: str) -> tuple[int, int]:
     try:
-        said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
+        output = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return (0, 0)
-    match = re.search(r"\bv=(\d+)\.(\d+)", said)
+    match = re.search(r"\bv=(\d+)\.(\d+)", output)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
@@ -205,9 +205,9 @@ def _start_server(data_dir: Path, port: int, password: str) -> TetheredProcess:
     return _start(data_dir, port, password)
 
 
-def _has_closed_gaps(data_dir: Path, said: str) -> bool:
+def _has_closed_gaps(data_dir: Path, output: str) -> bool:
     """Remove the gaps that a full disk has left in the file which the server refuses; False when it has none."""
-    bad = _BAD_FORMAT.search(said)
+    bad = _BAD_FORMAT.search(output)
     path = data_dir / "appendonlydir" / (bad[1] if bad else "")
     if bad is None or not path.is_file():
         return False

@@ -147,8 +147,8 @@ class RequestDuty:
         more = f" and {len(untried) - 3} more" if len(untried) > 3 else ""
         # Three, because a thousand hosts would fill the outcome.
         names = f"{', '.join(untried[:3])}{more}"
-        said = f"accepted although {names} did not open the code within {lasts_ms / 1000:g} s" if untried else ""
-        outcome = Outcome(request.id, OutcomeState.ACCEPTED, now_ms, topology_id, said)
+        untried_note = f"accepted although {names} did not open the code within {lasts_ms / 1000:g} s" if untried else ""
+        outcome = Outcome(request.id, OutcomeState.ACCEPTED, now_ms, topology_id, untried_note)
         if request.is_plan:
             outcome = self._verbs.plan(request, topology_id, reading, now_ms)
         if not self._create(outcome, request) or outcome.is_final:
@@ -159,7 +159,7 @@ class RequestDuty:
             request.client,
             request.kind,
             topology_id or request.host,
-            said and f": {said}",
+            untried_note and f": {untried_note}",
         )
         return outcome
 

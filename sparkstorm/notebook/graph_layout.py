@@ -39,7 +39,7 @@ class Layout:
 def lay_out(nodes: Sequence[str], edges: Iterable[Edge]) -> Layout:
     """Return the layout of a graph of `nodes`, in the order of their declaration, and `edges` between them."""
     distinct = list(dict.fromkeys(edges))
-    feedback = _closing(nodes, distinct)
+    feedback = _back_edges(nodes, distinct)
     forward = {edge: edge[::-1] if edge in feedback else edge for edge in distinct if edge[0] != edge[1]}
     layers = _layers(nodes, list(forward.values()))
     chains = {edge: _chain(edge, layers) for edge in forward.values()}
@@ -54,7 +54,7 @@ def lay_out(nodes: Sequence[str], edges: Iterable[Edge]) -> Layout:
     return Layout(layers, {node: heights[layers[node], node] for node in nodes}, paths, frozenset(feedback))
 
 
-def _closing(nodes: Sequence[str], edges: Sequence[Edge]) -> set[Edge]:
+def _back_edges(nodes: Sequence[str], edges: Sequence[Edge]) -> set[Edge]:
     """Return the edges that close a cycle in a walk in the order of declaration, self-loops left out."""
     following: dict[str, list[str]] = {node: [] for node in nodes}
     for source, target in edges:

@@ -20,7 +20,7 @@ from sparkstorm.model.upgrade import UpgradeOptions, UpgradeState
 from sparkstorm.settings import DeliverySettings
 from sparkstorm.testing.components import FeederSpout, Nothing, TargetSink
 from sparkstorm.testing.faults import Fault, Scale
-from sparkstorm.testing.harmed_cluster import HarmedCluster
+from sparkstorm.testing.faulty_cluster import FaultyCluster
 from sparkstorm.testing.invariants import Invariants
 from sparkstorm.testing.sim_slot import Duty
 from sparkstorm.windowing.settings import is_timed
@@ -48,7 +48,7 @@ class Subject:
     make: Callable[[], Topology]
     sources: Mapping[str, Rows] = field(default_factory=dict)
     conf: Mapping[str, Any] = field(default_factory=dict)
-    check: Callable[[HarmedCluster, str], None] | None = None
+    check: Callable[[FaultyCluster, str], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Reference:
 class Client:
     """Makes requests without waiting for them; one in four dies right after, and its requests are carried out all the same."""
 
-    def __init__(self, cluster: HarmedCluster, chance: random.Random) -> None:
+    def __init__(self, cluster: FaultyCluster, chance: random.Random) -> None:
         self._cluster, self._chance = cluster, chance
         self._open: dict[str, tuple[PendingRequest, str]] = {}
         self._orphans: dict[str, str] = {}
@@ -141,7 +141,7 @@ class Trial:
         self._subject, self._reference = subject, reference
         self._chance = random.Random(seed)
         self._conf = {**_drawn_conf(self._chance), **subject.conf}
-        self.cluster = HarmedCluster(seed, faults, {})
+        self.cluster = FaultyCluster(seed, faults, {})
         topology = subject.make()
         self.feeders = {spout: FeederSpout(topology.components[spout].streams) for spout in subject.sources}
         self._main, self._other = _fed(topology, self.feeders), _other_topology()
@@ -373,7 +373,7 @@ class Trial:
         return {name: Counter(map(repr, sink.rows)) for name, sink in sinks.items()}
 
 
-def has_zookeeper_gone_back(cluster: HarmedCluster) -> bool:
+def has_zookeeper_gone_back(cluster: FaultyCluster) -> bool:
     """Return whether ZooKeeper has lost what it knew: requests too may be lost then, and their outcomes."""
     return any(fault.kind.name in ("ZOOKEEPER_BACK", "ZOOKEEPER_EMPTIED") for fault in cluster.struck)
 

@@ -311,15 +311,15 @@ class Script:
 
 def translated(error: Exception) -> Exception:
     """An error reply as one of ours."""
-    said = str(error)
-    if match := _DAMAGED.search(said):
+    message = str(error)
+    if match := _DAMAGED.search(message):
         return damaged(match[1], match[2])
-    if code := next((code for code in _FULL if code in said), "OOM " if isinstance(error, OutOfMemoryError) else None):
-        told = said[max(0, said.find(code)) :]  # without the script's name and line
+    if code := next((code for code in _FULL if code in message), "OOM " if isinstance(error, OutOfMemoryError) else None):
+        told = message[max(0, message.find(code)) :]  # without the script's name and line
         return StoreFullError(f"Redis refuses writes: {told}{_MEND_BY_CODE[code]}")
-    if isinstance(error, _REFUSED) or "NOAUTH" in said or "WRONGPASS" in said:
-        return AccessRefusedError(f"Redis refuses our password: {said}")
-    return StoreInconsistentError(f"Redis answered: {said}")
+    if isinstance(error, _REFUSED) or "NOAUTH" in message or "WRONGPASS" in message:
+        return AccessRefusedError(f"Redis refuses our password: {message}")
+    return StoreInconsistentError(f"Redis answered: {message}")
 
 
 def damaged(key: str, found: Any) -> StoreInconsistentError:

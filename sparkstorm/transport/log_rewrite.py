@@ -95,11 +95,11 @@ class LogRewrite:
         if not isinstance(answer, Exception):  # the next look says whether it ended well
             self._problem, self._ask_due = "the rewrite failed; the server's log says why", now + _RETRY_EVERY_S
             return False
-        said = str(answer)
-        if "in progress" in said:  # another worker was faster
+        message = str(answer)
+        if "in progress" in message:  # another worker was faster
             return False
-        self._problem, self._ask_due = said, now + _RETRY_EVERY_S
-        return self._give_up() if isinstance(answer, redis.exceptions.NoPermissionError) or "unknown command" in said else False
+        self._problem, self._ask_due = message, now + _RETRY_EVERY_S
+        return self._give_up() if isinstance(answer, redis.exceptions.NoPermissionError) or "unknown command" in message else False
 
     def _give_up(self) -> bool:
         warning = f"{self._where} cannot rewrite its append-only file (BGREWRITEAOF: {self._problem}): {_RISK}"

@@ -137,8 +137,8 @@ class RedisReader:
         end(self._link, self._keys, "")
         # Dead letters are asked for when a run is over and its topology gone; they stay until a
         # person drops them.
-        kept = (self._keys("dead"), self._keys("ended"))
-        names = [name for name in names_of(self._link, f"{self._keys.prefix}:") if name not in kept]
+        staying = (self._keys("dead"), self._keys("ended"))
+        names = [name for name in names_of(self._link, f"{self._keys.prefix}:") if name not in staying]
         for at in range(0, len(names), _NAMES_AT_ONCE):
             # UNLINK frees memory on a thread of the server; DEL of a state of millions of keys
             # would stop all topologies that share it.

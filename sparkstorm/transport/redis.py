@@ -294,10 +294,10 @@ class RedisTransport:
 
     def _generation(self, owner: str, stored: bytes | None) -> int:
         """The generation as a number; a mark instead says which command of which commit failed."""
-        said = text(stored or b"0")
-        if not said.isdecimal():
-            raise self._damage(owner, f"its last commit was {said[:300]}")
-        return int(said)
+        message = text(stored or b"0")
+        if not message.isdecimal():
+            raise self._damage(owner, f"its last commit was {message[:300]}")
+        return int(message)
 
     def _damage(self, owner: str, cause: str) -> StoreInconsistentError:
         return StoreInconsistentError(

@@ -22,7 +22,7 @@ from sparkstorm.api import (
 from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.client.savepoints import Source
 from sparkstorm.client.state_frames import state_frame, state_table
-from sparkstorm.client.task_records import Kept
+from sparkstorm.client.task_records import StoredTask
 from sparkstorm.connectors import FileLines, find_files
 from sparkstorm.errors import CheckpointError
 from sparkstorm.model.topology import Topology
@@ -298,23 +298,23 @@ def test_a_state_frame_has_the_committed_state_of_every_task(tmp_path: Path) -> 
         topology = cluster.topology()
         reader = LocalReader(topology.store)
         source = Source(topology.info_by_task, reader)
-        table = state_table(source.kept("count"))
+        table = state_table(source.stored("count"))
         assert dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)) == {"a": 2, "b": 1, "c": 1}
         assert {topology.component_by_task[task] for task in table["task"].to_pylist()} == {"count"}
-        frame: Any = state_frame(source.kept("count"))
+        frame: Any = state_frame(source.stored("count"))
         assert list(getattr(frame, "column_names", None) or frame.columns) == ["task", "key", "value"]
 
 
 def test_values_without_a_common_type_are_tagged_text_and_tuples_are_lists() -> None:
-    kept = Kept.of([{"s": [["a", 1], ["b", "x"], ["c", None]]}])
+    kept = StoredTask.of([{"s": [["a", 1], ["b", "x"], ["c", None]]}])
     assert [read_value(cell) for cell in state_table([(1, kept)])["value"].to_pylist()] == [1, "x", None]
-    kept = Kept.of([{"s": [[("u", 1), 2.5]]}, {"s": [[("v", 2), 3.5]], "d": [["u", 1]]}])
+    kept = StoredTask.of([{"s": [[("u", 1), 2.5]]}, {"s": [[("v", 2), 3.5]], "d": [["u", 1]]}])
     table = state_table([(7, kept)])
     assert [read_value(cell) for cell in table["key"].to_pylist()] == [["v", 2]] and table["value"].to_pylist() == [3.5]
 
 
 def test_a_hand_over_counts_only_while_nothing_was_emitted_after_it() -> None:
-    assert Kept.of([{"o": 1, "h": [1]}]).handed == [1]
-    assert Kept.of([{"h": [None]}]).handed == [None]
-    assert Kept.of([{"h": [1]}, {"o": 2}]).handed is None
-    assert Kept.of([{"h": [1]}, {"o": 2}, {"h": [2]}, {"s": []}]).handed == [2]
+    assert StoredTask.of([{"o": 1, "h": [1]}]).handed == [1]
+    assert StoredTask.of([{"h": [None]}]).handed == [None]
+    assert StoredTask.of([{"h": [1]}, {"o": 2}]).handed is None
+    assert StoredTask.of([{"h": [1]}, {"o": 2}, {"h": [2]}, {"s": []}]).handed == [2]

@@ -173,7 +173,7 @@ def test_nodes_that_nobody_asks_for_any_more_are_dropped(bench: Bench) -> None:
         bench.text(f"/{number}")
     bench.now_ms = 10 * REREAD_MS
     bench.text("/a")
-    assert len(bench.store._kept) == 1
+    assert len(bench.store._cached) == 1
 
 
 def test_slow_reads_of_slots_that_start_together_are_spread(bench: Bench) -> None:

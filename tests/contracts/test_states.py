@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from sparkstorm.client import task_records as kept_module
-from sparkstorm.client.task_records import kept_by
+from sparkstorm.client.task_records import stored_task
 from sparkstorm.errors import CodecError, StoreInconsistentError
 from sparkstorm.executor.lazy_state import LazyState, UnreadableStateError, surfacing
 from sparkstorm.executor.state import MemoryState, noting
@@ -310,9 +310,9 @@ def test_a_state_is_read_as_of_one_commit_while_it_changes(
     reader: Any = Disturbed(bench, go_on)
     if not is_possible:
         with pytest.raises(StoreInconsistentError, match="changes faster than it can be read"):
-            kept_by(reader, TASK)
+            stored_task(reader, TASK)
         return
-    found = dict(kept_by(reader, TASK).state.items())
+    found = dict(stored_task(reader, TASK).state.items())
     assert sum(found.values()) == 2000 and found == seen[-1]
 
 

@@ -238,7 +238,7 @@ def test_a_task_joins_its_worker_and_is_counted() -> None:
     tasks = TaskScheduler(asked, {1}, [slot], False, None)
     tasks.assign()
     assert slot.tasks == {1}
-    assert tasks._tally.on_node("a", "in") == 1
+    assert tasks._placed.on_node("a", "in") == 1
 
 
 def test_the_count_of_a_worker_takes_it_out_of_the_pool_when_it_has_its_share() -> None:

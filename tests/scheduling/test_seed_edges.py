@@ -9,7 +9,7 @@ from sparkstorm.scheduling.default import DefaultScheduler, bad_slots
 from sparkstorm.scheduling.even import EvenScheduler, reassignment
 from sparkstorm.scheduling.jstorm.records import AssignContext, AssignType, JStormComponent, SupervisorPorts, give_task_ids
 from sparkstorm.scheduling.jstorm.scheduler import assign_tasks, num_workers
-from sparkstorm.scheduling.jstorm.selectors import Tally
+from sparkstorm.scheduling.jstorm.selectors import PlacedTasks
 from sparkstorm.scheduling.jstorm.slots import Slot
 from sparkstorm.scheduling.jstorm.tasks import TaskScheduler
 from sparkstorm.scheduling.jstorm.workers import Ports, place
@@ -68,7 +68,7 @@ def test_of_the_overloaded_the_roomiest_comes_first_although_another_was_overloa
 # -- JStorm's tasks -------------------------------------------------------------------------------------------------------
 
 
-def tally(tasks_at: dict[str, list[str]]) -> tuple[dict[str, Slot], Tally]:
+def placed(tasks_at: dict[str, list[str]]) -> tuple[dict[str, Slot], PlacedTasks]:
     """Workers by "node_port" with tasks of these components; "out" reads "in"."""
     names = [name for held in tasks_at.values() for name in held]
     at = iter(range(1, len(names) + 1))
@@ -76,11 +76,11 @@ def tally(tasks_at: dict[str, list[str]]) -> tuple[dict[str, Slot], Tally]:
     for where, held in tasks_at.items():
         node, _, port = where.partition("_")
         slots[where] = Slot(node, f"h-{node}", int(port), {next(at) for _ in held})
-    return slots, Tally(slots.values(), {"out": {"in"}}, dict(enumerate(names, 1)))
+    return slots, PlacedTasks(slots.values(), {"out": {"in"}}, dict(enumerate(names, 1)))
 
 
 def chosen(component: str, tasks_at: dict[str, list[str]], is_system: bool = False) -> str:
-    slots, counts = tally(tasks_at)
+    slots, counts = placed(tasks_at)
     return min(slots, key=lambda where: counts.key(slots[where], component, is_system))
 
 

@@ -17,7 +17,7 @@ from sparkstorm.model.upgrade import code_text
 from sparkstorm.nimbus.requests import RequestDuty
 from sparkstorm.supervisor.slot import Slot
 from sparkstorm.supervisor.supervisor import Supervisor
-from sparkstorm.testing import SimulationError, harmed_cluster, simulate
+from sparkstorm.testing import SimulationError, faulty_cluster, simulate
 from sparkstorm.testing.sim_data import DataPlane
 from sparkstorm.testing.sim_transport import FaultyTransport
 from sparkstorm.transport.base import Commit, Entry, Pressure
@@ -79,7 +79,7 @@ class ForgetsCursors(FaultyTransport):
 
 
 def transport(kind: type[FaultyTransport]) -> Plant:
-    return lambda patch: patch.setattr(harmed_cluster, "FaultyTransport", kind)
+    return lambda patch: patch.setattr(faulty_cluster, "FaultyTransport", kind)
 
 
 def worker_that_numbers_a_refused_commit_anew(patch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
 from sparkstorm.testing import FeederSpout, sim_data
+from sparkstorm.testing.faulty_cluster import FaultyCluster
 from sparkstorm.testing.faulty_session import FaultySession
-from sparkstorm.testing.harmed_cluster import HarmedCluster
 from sparkstorm.transport.local import LocalStore
 
 PAID: list[int] = []
@@ -20,14 +20,14 @@ class Pay(BasicBolt):
         PAID.append(tup[0])
 
 
-def end_while_cut_off() -> tuple[HarmedCluster, str, list[str]]:
+def end_while_cut_off() -> tuple[FaultyCluster, str, list[str]]:
     """Return a cluster whose only worker was cut off, missed the end of its topology, and then died; and why others died since."""
     PAID.clear()
     spout, builder = FeederSpout(), TopologyBuilder()
     builder.set_spout("spout", spout)
     builder.set_bolt("pay", Pay()).shuffle_grouping("spout")
     # The slot also remembers that the store had data. `continue` leaves the tombstone alone between the worker and a new start.
-    cluster = HarmedCluster(3, [], {"topology.workers": 1, "topology.store.loss": "continue"})
+    cluster = FaultyCluster(3, [], {"topology.workers": 1, "topology.store.loss": "continue"})
     topology_id = cluster.submit(builder.build(), name="shop")
     for number in range(5):
         spout.feed((number,))

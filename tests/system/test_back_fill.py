@@ -128,7 +128,7 @@ def test_a_driver_and_a_worker_killed_at_the_seam_cost_no_count(job: MainJob, tm
     job.wait_for(sight.tokens, "the first commit")
     job.kill(job.workers(sight)[0].pid)
     sight.close()
-    assert job.wait(900) == 0, job.said()
+    assert job.wait(900) == 0, job.output()
     assert job.counts() == counted_independently()
     check_recorded(job.folder)
 

@@ -21,7 +21,7 @@ from sparkstorm.app.exit_status import FAILED, OK, PARKED
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.results import Result
 from sparkstorm.app.run import Run, end
-from sparkstorm.client.dead_letters import kept_in
+from sparkstorm.client.dead_letters import stored_in
 from sparkstorm.config import merge
 from sparkstorm.embedded.process import free_port
 from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, RootInUseError, TopologyPausedError, WorkerFailedError
@@ -176,7 +176,7 @@ def test_a_bolt_that_raises_on_every_tuple_parks_them_all_under_one_cause_and_th
     assert "50 tuples, the first [" in causes[0]
     assert "tuples are parked; they are written to" in said.partition("the first causes")[0]
     assert sorted(letter.values for _, letter in read_dead_letters(file)) == [(number,) for number in range(50)]
-    assert kept_in(cluster.redis_address, "bad-every") == {file.parent.name: 50}, "they outlive the run in Redis as well"
+    assert stored_in(cluster.redis_address, "bad-every") == {file.parent.name: 50}, "they outlive the run in Redis as well"
 
 
 def test_a_bolt_that_fails_on_most_inputs_is_paused_and_the_run_says_why_and_keeps_the_rest(
@@ -271,13 +271,13 @@ def job(tmp_path: Path) -> Iterator[Callable[..., MainJob]]:
 def test_fewer_cores_than_slots_end_the_run_with_the_number_that_is_needed(job: Callable[..., MainJob]) -> None:
     run = job("local[1]")
     assert run.wait() == FAILED
-    assert "2 worker slots need 2 Spark cores, but local[1] offers 1" in run.said()
-    assert "Traceback" not in run.said()
+    assert "2 worker slots need 2 Spark cores, but local[1] offers 1" in run.output()
+    assert "Traceback" not in run.output()
 
 
 def test_a_redis_that_does_not_answer_ends_the_run_with_its_address(job: Callable[..., MainJob]) -> None:
     port = free_port()
     run = job("local[3]", sparkstorm_redis_url=f"redis://127.0.0.1:{port}")
     assert run.wait() == FAILED
-    assert f"Store unavailable: Redis at 127.0.0.1:{port} cannot be used" in run.said()
-    assert "Traceback" not in run.said()
+    assert f"Store unavailable: Redis at 127.0.0.1:{port} cannot be used" in run.output()
+    assert "Traceback" not in run.output()

@@ -300,7 +300,7 @@ def test_whatever_is_killed_every_sink_has_exactly_what_every_source_had(servers
             if number % 3 == 2 and strikes:
                 strikes.pop(0)()
         poster.join(900)
-        assert not poster.is_alive(), job.said()[-3000:]
+        assert not poster.is_alive(), job.output()[-3000:]
         wanted = Counter((origin, n) for origin in ORIGINS for n in range(HOOKS if origin == "hook" else ROWS))
         outs = (
             servers.out_of_kafka, servers.out_of_sql, servers.out_of_redis, servers.out_of_http, servers.out_of_s3,

@@ -110,7 +110,7 @@ def test_counts_are_exact_progress_is_shown_and_nothing_is_left(job: Callable[..
     run.start()
     assert run.wait() == 0  # returns when every process is gone
     assert run.counts() == count_words(corpus)
-    said = run.said()
+    said = run.output()
     assert " 0 parked" in said and not list(run.folder.glob("results/*/dead-letters.jsonl"))
     assert re.search(
         r"100\.0 % of \S+ [kM] +[\d,]+ tuples/s  pending 0  acked [\d,]+  failed 0  p50 [\d,]+ ms  p99 [\d,]+ ms", said
@@ -144,7 +144,7 @@ def test_an_interrupted_run_drains_and_the_next_one_goes_on_to_exact_counts(job:
     run.tree()
     os.killpg(run.pid, signal.SIGINT)  # as a terminal does: the launcher, the driver, all of the group
     assert run.wait() == 130
-    assert "stopping: sources rest" in run.said() and "stopped; every tree is settled" in run.said()
+    assert "stopping: sources rest" in run.output() and "stopped; every tree is settled" in run.output()
     duties = run.folder / "storm-local" / "logs" / "slot-node-1-6700.log"
     before = duties.read_text().count("has the duties")
     run.start()
@@ -153,7 +153,7 @@ def test_an_interrupted_run_drains_and_the_next_one_goes_on_to_exact_counts(job:
         run.kill(server_pid(run, "redis"))
         time.sleep(0.3)
     assert run.wait() == 0
-    assert "going on with unfinished run" in run.said()
+    assert "going on with unfinished run" in run.output()
     assert run.counts() == count_words(SOME_MODULES)
 
 
@@ -168,7 +168,7 @@ def test_an_endless_source_runs_until_it_is_told_to_stop(job: Callable[..., Main
     sight.close()
     run.kill(run.driver(), signal.SIGTERM)
     assert run.wait() == 130
-    assert "stopped; every tree is settled" in run.said()
+    assert "stopped; every tree is settled" in run.output()
 
 
 def test_a_second_interrupt_ends_at_once_and_leaves_nothing(job: Callable[..., MainJob], tmp_path: Path) -> None:
@@ -181,6 +181,6 @@ def test_a_second_interrupt_ends_at_once_and_leaves_nothing(job: Callable[..., M
     sight.close()
     driver = run.driver()
     run.kill(driver, signal.SIGINT)
-    run.wait_for(lambda: "stopping: sources rest" in run.said(), "the first answer")
+    run.wait_for(lambda: "stopping: sources rest" in run.output(), "the first answer")
     run.kill(driver, signal.SIGINT)
     assert run.wait() == 130

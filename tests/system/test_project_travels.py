@@ -48,12 +48,12 @@ def test_a_host_that_lacks_a_package_is_named_and_an_archive_brings_it(tmp_path:
     try:
         run.start(*files)
         assert run.wait() == 1
-        assert "Invalid topology: the topology cannot run on host " in run.said()
-        assert "module 'carried_words' is neither installed on host " in run.said() and "Traceback" not in run.said()
+        assert "Invalid topology: the topology cannot run on host " in run.output()
+        assert "module 'carried_words' is neither installed on host " in run.output() and "Traceback" not in run.output()
         with zipfile.ZipFile(tmp_path / "words.zip", "w") as archive:
             archive.write(packages / "carried_words.py", "lib/site-packages/carried_words.py")
         run.start(*files, "--archives", str(tmp_path / "words.zip"))
-        assert run.wait() == 0, run.said()
+        assert run.wait() == 0, run.output()
     finally:
         run.close()
     [found] = run.folder.glob("results/*/count.jsonl")

@@ -129,8 +129,8 @@ def test_every_kind_of_result_is_exact_when_a_worker_is_killed_and_the_same_in_a
             run.kill(beat.pid)
         (tmp_path / "gate").touch()
         sight.close()
-        assert run.wait() == 0, run.said()
-        assert "was replaced" in run.said() or "kill" in run.said()
+        assert run.wait() == 0, run.output()
+        assert "was replaced" in run.output() or "kill" in run.output()
         [folder] = (run.folder / "out").iterdir()
     finally:
         run.close()

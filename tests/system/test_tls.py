@@ -40,7 +40,7 @@ def test_the_word_count_is_exact_over_tls_and_its_key_is_told_to_nobody(
                 run.start()
                 run.sight().close()
                 commands = "\n".join(command_of(pid) for pid in run.tree())
-                assert run.wait() == 0, run.said()
+                assert run.wait() == 0, run.output()
             finally:
                 run.close()
     finally:

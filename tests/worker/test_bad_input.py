@@ -17,7 +17,7 @@ from sparkstorm.blobs.local import LocalBytesStore
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.client.savepoints import Source
-from sparkstorm.client.task_records import Kept
+from sparkstorm.client.task_records import StoredTask
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
@@ -319,7 +319,7 @@ def test_bytes_that_are_none_of_ours_are_refused_in_one_sentence(reader: str, da
 
 
 def test_an_empty_journal_is_an_empty_state() -> None:
-    kept = Kept.of([])
+    kept = StoredTask.of([])
     assert (len(kept.state), len(kept.time), kept.version, kept.handed) == (0, 0, 1, None)
 
 

@@ -82,7 +82,7 @@ def test_a_large_state_is_counted_over_kills_and_seen_from_outside(tmp_path: Pat
         assert len(bases) == 2 and sum(map(len, bases)) > 40, "most keys are in no worker's memory"
         states = [bolt.state for worker in topology.workers if worker.worker for bolt in worker.worker.task_set.bolts.values()]
         assert all(len(state._data) < 20 for state in states if isinstance(state, LazyState))
-        table = state_table(Source(topology.info_by_task, LocalReader(topology.store)).kept("count"))
+        table = state_table(Source(topology.info_by_task, LocalReader(topology.store)).stored("count"))
         assert sorted(table["value"].to_pylist()) == [8] * 60
         cluster.savepoint(tmp_path / "saved")
         cluster.kill("one", 0)

@@ -50,7 +50,7 @@ class Bench:
     def empty(self) -> None:
         self.store.restore(LocalStore(topology_id=self.id).checkpoint())
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Last words of a worker that cannot start."""
         state, found = self.cluster.storm_state, ""
         for slot in state.worker_beat_slots(self.id):
@@ -92,7 +92,7 @@ def test_a_store_that_lost_more_than_its_tail_stops_the_topology_with_one_senten
         bench.empty()
         bench.cluster.advance(30)
         assert bench.rows() == before
-        said = bench.said()
+        said = bench.output()
         assert said.startswith(f"Redis has lost the data of topology {bench.id}: it is empty, and had come to write ")
         assert re.search(rf"; targets of sinks keep what they have \(sink \(task \d\): epoch {bench.epoch():,}\), so", said), said
         assert "sparkstorm rebalance test --wait 0 --yes -c topology.store.loss=continue" in said
@@ -105,7 +105,7 @@ def test_a_store_emptied_within_the_time_of_a_tail_stops_the_topology_too(tmp_pa
         bench.write(3, seconds=3)
         bench.empty()
         bench.cluster.advance(30)
-        assert bench.said().startswith(f"Redis has lost the data of topology {bench.id}: it is empty, and had come to write ")
+        assert bench.output().startswith(f"Redis has lost the data of topology {bench.id}: it is empty, and had come to write ")
 
 
 def test_a_newer_copy_brought_back_is_taken_up_by_itself(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_newer_copy_brought_back_is_taken_up_by_itself(tmp_path: Path) -> None
         copy = bench.store.checkpoint()
         bench.empty()
         bench.cluster.advance(20)
-        assert bench.said()
+        assert bench.output()
         bench.store.restore(copy)
         bench.cluster.advance(60)
         bench.write(5)
@@ -159,7 +159,7 @@ def test_a_commit_after_a_long_rest_is_still_tail(tmp_path: Path) -> None:
         bench.write(1, seconds=5)
         bench.store.restore(copy)
         bench.cluster.advance(30)
-        assert bench.lost() == [] and bench.said() == ""
+        assert bench.lost() == [] and bench.output() == ""
 
 
 def test_the_generation_only_grows_over_two_older_copies(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_an_older_copy_is_found_when_all_workers_and_slots_were_down(tmp_path: P
         for slot in bench.cluster.slots:
             slot.start()
         bench.cluster.advance(60)
-        assert "Redis has lost data of topology" in bench.said()
+        assert "Redis has lost data of topology" in bench.output()
 
 
 def test_an_emptied_redis_gets_the_code_back_from_the_hosts_that_have_it(tmp_path: Path) -> None:

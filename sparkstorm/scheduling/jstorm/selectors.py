@@ -23,7 +23,7 @@ def relationship(components: Iterable[JStormComponent]) -> dict[str, set[str]]:
     return near
 
 
-class Tally:
+class PlacedTasks:
     """Tasks per worker and per supervisor, by component (JStorm's TaskAssignContext)."""
 
     def __init__(self, slots: Iterable[Slot], near: Mapping[str, set[str]], component_by_task: Mapping[int, str]) -> None:
@@ -64,12 +64,12 @@ class Tally:
 class Chooser:
     """Chooser of workers for the tasks of one component; keys of a changed supervisor's workers are computed again."""
 
-    def __init__(self, tally: Tally, pool: Mapping[Slot, int], component: str, is_system: bool) -> None:
+    def __init__(self, placed: PlacedTasks, pool: Mapping[Slot, int], component: str, is_system: bool) -> None:
         self.component = component
-        self._tally = tally
+        self._placed = placed
         self._pool = pool
         self._is_system = is_system
-        self._keys = {slot: tally.key(slot, component, is_system) for slot in pool}
+        self._keys = {slot: placed.key(slot, component, is_system) for slot in pool}
         self._rank = {slot: at for at, slot in enumerate(pool)}  # slots cannot be compared
         self._heap = [(key, self._rank[slot], slot) for slot, key in self._keys.items()]
         heapq.heapify(self._heap)
@@ -85,7 +85,7 @@ class Chooser:
 
     def touched(self, node: str | None) -> None:
         """Compute the keys of a supervisor's workers again, after tasks were added there."""
-        for slot in self._tally.slots_by_node.get(node, ()):
+        for slot in self._placed.slots_by_node.get(node, ()):
             if slot in self._pool:
-                self._keys[slot] = self._tally.key(slot, self.component, self._is_system)
+                self._keys[slot] = self._placed.key(slot, self.component, self._is_system)
                 heapq.heappush(self._heap, (self._keys[slot], self._rank[slot], slot))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from sparkstorm.errors import FailedAssignTopologyError
 from sparkstorm.scheduling.jstorm.records import MASTER, SYSTEM, AssignContext, AssignType, WorkerPlan, flag
-from sparkstorm.scheduling.jstorm.selectors import Chooser, Tally, relationship
+from sparkstorm.scheduling.jstorm.selectors import Chooser, PlacedTasks, relationship
 from sparkstorm.scheduling.jstorm.slots import Slot
 
 DIFFER_NODE_KEY = "task.on.differ.node"
@@ -23,7 +23,7 @@ class TaskScheduler:
         self._master = master
         self._parts = {part.id: part for part in context.components}
         ordered = sorted(slots, key=lambda slot: slot.order)
-        self._tally = Tally(slots, relationship(context.components), context.component_by_task)
+        self._placed = PlacedTasks(slots, relationship(context.components), context.component_by_task)
         self._slot_at = {(slot.host, slot.port): slot for slot in slots}
         self._pool: dict[Slot, int] = {slot: slot.num_tasks for slot in ordered}
         self._done: list[Slot] = []
@@ -72,7 +72,7 @@ class TaskScheduler:
         chosen: Slot | None = None
         most = 0
         for slot in self._pool:
-            mates = self._tally.slots_by_node[slot.node]
+            mates = self._placed.slots_by_node[slot.node]
             empties = (mate for mate in mates if not mate.tasks and is_allowed(mate)) if len(mates) > most else iter(())
             empty = next(empties, None)
             if empty is not None:
@@ -168,9 +168,9 @@ class TaskScheduler:
     def _place(self, task: int) -> None:
         part = self._parts[self._context.component_by_task[task]]
         if self._chooser is None or self._chooser.component != part.id:
-            self._chooser = Chooser(self._tally, self._pool, part.id, part.is_system)
+            self._chooser = Chooser(self._placed, self._pool, part.id, part.is_system)
         slot = self._chooser.best()
-        if flag(part.conf, DIFFER_NODE_KEY) and (slot is None or self._tally.on_node(slot.node, part.id)):
+        if flag(part.conf, DIFFER_NODE_KEY) and (slot is None or self._placed.on_node(slot.node, part.id)):
             raise FailedAssignTopologyError(
                 f"there's no enough supervisor for making component: {part.id} 's tasks on different node"
             )
@@ -184,7 +184,7 @@ class TaskScheduler:
 
     def _chosen_words(self, component: str, slot: Slot) -> str:
         """Return the reason for a chosen worker: the numbers that the selectors compared."""
-        own, own_on_node, tasks, tasks_on_node, near, near_on_node, *_ = self._tally.key(slot, component, component in SYSTEM)
+        own, own_on_node, tasks, tasks_on_node, near, near_on_node, *_ = self._placed.key(slot, component, component in SYSTEM)
         return (
             f"best of the {len(self._pool)} workers with room: {own} tasks of {component} in it and {own_on_node} on its node, "
             f"{tasks} tasks in it and {tasks_on_node} on its node, {-near} neighbours in it and {-near_on_node} on its node; "
@@ -195,7 +195,7 @@ class TaskScheduler:
         slot.tasks = slot.tasks if slot.tasks is not None else set()
         slot.tasks.add(task)
         self._pool[slot] += 1
-        self._tally.count(self._context.component_by_task[task], slot)
+        self._placed.count(self._context.component_by_task[task], slot)
 
     def _retire_if_full(self, slot: Slot) -> list[Slot]:
         """Remove full workers from the pool and return them: this one by its quota, average ones if no task is left over."""

@@ -95,7 +95,7 @@ class ChaosCluster:
         }
         (self.folder / "cluster.yaml").write_text(json.dumps(conf))
         secrets = {"SPARKSTORM_REDIS_PASSWORD": "chaos", "SPARKSTORM_ZOOKEEPER_PASSWORD": "chaos"}
-        said_before = self.said().count(_READY)
+        ready_before = self.output().count(_READY)
         master = self._master if self.pair is None else self.pair.url
         command = [sys.executable, "-m", "sparkstorm.cli", "cluster", str(self.folder / "cluster.yaml"), "--master", master]
         environ = {**os.environ, **secrets, **self.clock.environ}
@@ -103,9 +103,9 @@ class ChaosCluster:
             environ |= {"SPARK_CONF_DIR": str(self.pair.spark_conf), "PYSPARK_PYTHON": sys.executable}
         with (self.folder / "driver.log").open("ab") as log:
             self.driver = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, env=environ)
-        self.wait(lambda: self.said().count(_READY) > said_before, "the cluster")
+        self.wait(lambda: self.output().count(_READY) > ready_before, "the cluster")
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Return what the drivers have printed."""
         log = self.folder / "driver.log"
         return log.read_text(errors="replace") if log.exists() else ""
@@ -151,7 +151,7 @@ class ChaosCluster:
         until = time.monotonic() + limit_s
         while not _holds(condition):
             if time.monotonic() > until or (self.driver is not None and self.driver.poll() not in (None, -signal.SIGKILL)):
-                raise AssertionError(f"{what}: not within {limit_s:.0f} s\n{self.said()[-4000:]}")
+                raise AssertionError(f"{what}: not within {limit_s:.0f} s\n{self.output()[-4000:]}")
             time.sleep(0.02)
 
     def wait_at_work(self) -> None:

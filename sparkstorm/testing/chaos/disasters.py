@@ -124,21 +124,21 @@ class DisasterRun:
         mark = self.client.state.read_store_mark(self.handle.topology_id)
         return 0 if mark is None else mark.floor
 
-    def said(self) -> tuple[set[str], set[str]]:
+    def reported(self) -> tuple[set[str], set[str]]:
         """Return the losses of the topology as its mark and as its errors have them."""
         errors = {error.text for error in self.handle.errors() if LOST in error.text}
         return set(self.handle.losses()), errors
 
     def lose(self, strike: Callable[[], None]) -> None:
         """Let Redis lose data, and wait until that is said in the topology's losses and errors and all tasks work."""
-        losses, errors = self.said()
+        losses, errors = self.reported()
         strike()
 
-        def is_said() -> bool:
-            now = self.said()
+        def is_reported() -> bool:
+            now = self.reported()
             return bool(now[0] - losses) and bool(now[1] - errors)
 
-        self.cluster.wait(is_said, "the sentence about the loss")
+        self.cluster.wait(is_reported, "the sentence about the loss")
         self.losses += 1
         self.cluster.wait_at_work()
 

@@ -60,7 +60,7 @@ class MainJob:
             command += ["-c", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
         command += [*more, *(["--input", *map(str, self._inputs)] if self._inputs else [])]
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._former = len(self.said())
+        self._former = len(self.output())
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -98,7 +98,7 @@ class MainJob:
         while self._process.poll() is None:
             self.tree()
             if time.monotonic() > deadline:
-                raise AssertionError(f"the run did not end within {seconds} s; it said:\n{self.said()}")
+                raise AssertionError(f"the run did not end within {seconds} s; it said:\n{self.output()}")
             time.sleep(0.05)
         self.wait_for(lambda: not self.tree(), "the end of every process")
         return self._process.returncode
@@ -130,7 +130,7 @@ class MainJob:
                 continue
         self._process.wait()
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Return everything that all runs have printed."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
@@ -139,7 +139,7 @@ class MainJob:
         began = time.monotonic()
         while not condition():
             if time.monotonic() - began > seconds:
-                raise AssertionError(f"{what}: not within {seconds} s; the run said:\n{self.said()}")
+                raise AssertionError(f"{what}: not within {seconds} s; the run said:\n{self.output()}")
             time.sleep(_POLL_S)
         return time.monotonic() - began
 
@@ -155,9 +155,9 @@ class MainJob:
         """Eyes on the running topology."""
         assert self._process is not None
         process = self._process
-        self.wait_for(lambda: "is assigned" in self.said()[self._former :] or process.poll() is not None, "assignment", 600)
+        self.wait_for(lambda: "is assigned" in self.output()[self._former :] or process.poll() is not None, "assignment", 600)
         if process.poll() is not None:
-            raise AssertionError(f"the run has ended; it said:\n{self.said()}")
+            raise AssertionError(f"the run has ended; it said:\n{self.output()}")
         return Sight(self.folder)
 
 

@@ -88,7 +88,7 @@ def kill_zookeeper(stage: Stage) -> float:
     pid = _server(stage, "zookeeper")
     stage.job.kill(pid)
     began = time.monotonic()
-    stage.job.wait_for(lambda: is_gone(pid) and "zookeeper is back" in stage.job.said(), "a new ZooKeeper")
+    stage.job.wait_for(lambda: is_gone(pid) and "zookeeper is back" in stage.job.output(), "a new ZooKeeper")
     stage.job.wait_for(stage.sight.workers, "heartbeats in the new ZooKeeper")
     return time.monotonic() - began
 
@@ -144,7 +144,7 @@ def run_with_faults(
         gate.touch()
         stage.sight.close()
         status = job.wait(600)
-        assert status == 0, f"exit status {status}; the run said:\n{job.said()}"
+        assert status == 0, f"exit status {status}; the run said:\n{job.output()}"
         counts = job.counts()
         assert counts == expected_counts(sorted(corpus.iterdir()), counts), "the counts differ from an independent count"
     finally:
