@@ -301,9 +301,12 @@ def test_every_module_is_imported_with_the_required_packages_alone(
 ) -> None:
     made = install(distributions[kind], tmp_path, "sparkstorm")
     found = json.loads(made.say("python", "-c", IMPORTS, folder=tmp_path))
-    needs_web = re.compile("No module named '(starlette|uvicorn|anyio)'")  # anyio comes with starlette
-    needs_extra = {name for name, error in found["failures"].items() if needs_web.search(error)}
-    assert found["failures"].keys() == needs_extra and all(name.startswith("sparkstorm.web.") for name in needs_extra)
+    of_extras = re.compile(
+        "No module named '(starlette|uvicorn|anyio|textual|rich)'"
+    )  # anyio comes with starlette, rich with textual
+    needs_extra = {name for name, error in found["failures"].items() if of_extras.search(error)}
+    known = ("sparkstorm.web.", "sparkstorm.cli.top")
+    assert found["failures"].keys() == needs_extra and all(name.startswith(known) for name in needs_extra)
     assert not [path for path in found["path"] if Path(path or tmp_path).resolve().is_relative_to(ROOT)]
     assert {name for name, place in found["places"].items() if not Path(place).is_relative_to(made.packages)} == set()
     modules = {name.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for name in sources() if name.endswith(".py")}

@@ -28,7 +28,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "topologies": ("list", "status", "tasks", "errors", "failures"),
         "doctor": ("doctor",),
         "hosts": ("hosts",),
-        "monitor": ("monitor",),
+        "monitor": ("monitor", "top"),
         "logs": ("logs", "tail"),
         "web": ("web",),
     },

@@ -1,4 +1,4 @@
-"""The verb `monitor`: a line of rates for each interval, as Storm's `storm monitor` writes them."""
+"""Verbs that go on: `monitor`, a line of rates for each interval as Storm's `storm monitor` writes them, and `top`, a screen."""
 
 from __future__ import annotations
 
@@ -9,8 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkstorm.cli.common import OK, add_topology_verb, at_least, clock_time, is_for_programs, opened, sampled, write_json
-from sparkstorm.errors import NotAliveError, StoreUnavailableError
+from sparkstorm.cli.common import (
+    NAME_HELP,
+    OK,
+    add_cluster,
+    add_topology_verb,
+    at_least,
+    clock_time,
+    is_for_programs,
+    opened,
+    sampled,
+    write_json,
+)
+from sparkstorm.errors import InvalidConfigError, NotAliveError, StoreUnavailableError
 from sparkstorm.insight.records import TopologyView
 from sparkstorm.insight.sampler import check_component
 from sparkstorm.model.names import shown
@@ -37,6 +48,24 @@ def add_verbs(verbs: Any) -> None:
         "-i", "--interval", type=at_least(0.2, float), default=4.0, metavar="SECONDS", help="time between two lines (4)"
     )
     verb.add_argument("--lines", type=at_least(1), metavar="N", help="end after so many lines (default: at Ctrl-C)")
+    verb = verbs.add_parser("top", help="topologies, components and workers in the terminal, live", description=top.__doc__)
+    verb.add_argument("name", metavar="NAME", nargs="?", help=NAME_HELP)
+    add_cluster(verb)
+    verb.set_defaults(run=top)
+
+
+def top(arguments: argparse.Namespace) -> int:
+    """Show the cluster, or one topology, until q: rates, load and faults by component, state of workers, each second."""
+    try:
+        from sparkstorm.cli.top import Top
+    except ModuleNotFoundError as error:
+        raise InvalidConfigError(f"top needs one more package ({error}): pip install 'sparkstorm[cli]'") from error
+
+    with opened(arguments) as cluster:
+        model = sampled(arguments, cluster)
+        name = model.topology(arguments.name).name if arguments.name else None
+        Top(model, name, model.step).run()
+    return OK
 
 
 def monitor(arguments: argparse.Namespace) -> int:

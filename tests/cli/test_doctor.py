@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.cli import machine, main
+from sparkstorm.cli import doctor, main
 from sparkstorm.config import merge
 from sparkstorm.embedded import RedisServer, ZooKeeperServer
 from sparkstorm.model import compiled
@@ -19,7 +19,7 @@ from sparkstorm.stores.connection import Connection, ReadOnlyConnection, ZooKeep
 
 
 def faults(conf: dict[str, Any], environ: dict[str, str]) -> dict[str, str]:
-    found = machine.findings(merge(conf), None, environ)
+    found = doctor.findings(merge(conf), None, environ)
     return {each.subject: each.text for each in found if not each.is_well}
 
 
@@ -59,7 +59,7 @@ def test_a_port_that_is_taken_is_named_with_its_key() -> None:
     ],
 )
 def test_the_time_of_the_question_is_no_difference_of_clocks(theirs_ms: float, is_well: bool, text: str) -> None:
-    found = machine._clock(theirs_ms, 10_000, 10_100, "host:1")
+    found = doctor._clock(theirs_ms, 10_000, 10_100, "host:1")
     assert (found.is_well, text in found.text) == (is_well, True)
 
 
@@ -76,7 +76,7 @@ def test_the_servers_of_a_cluster_are_checked(
     assert [found[name]["is_well"] for name in ("Redis", "clock", "ZooKeeper")] == [True, True, True]
     assert f"at {at.host}:{at.port}, noeviction" in found["Redis"]["text"]
     save_connection(tmp_path / "viewer.json", ReadOnlyConnection(at, keeper))  # a viewer of any name
-    found = {each.subject: each for each in machine.findings(merge({}), str(tmp_path / "viewer.json"), {})}
+    found = {each.subject: each for each in doctor.findings(merge({}), str(tmp_path / "viewer.json"), {})}
     assert found["Redis"].is_well and "a viewer cannot ask" in found["Redis"].text
 
 
@@ -84,7 +84,7 @@ def test_the_servers_of_a_cluster_are_checked(
 def test_servers_that_do_not_answer_and_policies_that_lose_data_are_named(
     redis_server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "_WAIT_S", 0.5)
+    monkeypatch.setattr(doctor, "_WAIT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         conf = {"sparkstorm.redis.url": f"redis://127.0.0.1:{port}", "storm.zookeeper.servers": [f"127.0.0.1:{port}"]}
