@@ -87,3 +87,30 @@ def test_failing_tuple_shows_the_cause_and_that_the_corrected_bolt_takes_it(monk
         assert "invalid literal for int()" in html and "<details>" in html
     assert "&#x27;free&#x27;" in letter and "given up after" in letter
     assert "old:  ValueError" in said_by(outputs) and "new:  None" in said_by(outputs)
+
+
+@pytest.mark.filterwarnings("default")
+def test_history_to_live_has_no_gap_and_no_duplicate_at_the_seam(monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = run("history_to_live", monkeypatch)
+    graph, *_, comparison = htmls_of(outputs)
+    assert "<svg" in graph and "by user" in graph
+    assert "150 lines read live, difference 0" in said_by(outputs)
+    tables = [output.data["text/plain"] for output in outputs if "history and live" in output.get("data", {}).get("text/plain", "")]
+    rows = [line.split() for line in tables[0].splitlines()[2:]]
+    assert len(rows) == 7 and all(int(row[1]) + int(row[2]) == int(row[3]) and row[4] == "0" for row in rows)
+    assert "history, then live" in comparison
+
+
+@pytest.mark.filterwarnings("default")
+def test_windows_and_late_data_are_the_same_live_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = run("windows_and_late_data", monkeypatch)
+    said = said_by(outputs)
+    assert "2 of 11 rows are late: [('bob', 8000), ('bob', 13000)]" in said
+    assert "windows: 6 live, 6 replayed, 6 of them the same, 2 late" in said
+    assert "sessions: 4 live, 4 replayed, 4 of them the same, 2 late" in said
+    (picture,) = ("".join(output.data["image/svg+xml"]) for output in outputs if "image/svg+xml" in output.get("data", {}))
+    ElementTree.fromstring(picture)
+    assert picture.count("<circle") == 11 and picture.count("#d33") == 2
+    tables = [output.data["text/plain"] for output in outputs if "sums of" in output.get("data", {}).get("text/plain", "")]
+    assert next(line.split() for line in tables[0].splitlines()[2:]) == ["ann", "0", "10"]
+    assert [line.split() for line in tables[1].splitlines()[2:]][-1] == ["bob", "4", "12"]
