@@ -14,11 +14,10 @@ from sparkstorm.model.requests import LogLevel
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.nimbus.leader_election import LeaderStore
 from sparkstorm.nimbus.nimbus import Nimbus
-from tests.nimbus.crash_points import CrashPoint
+from tests.nimbus.crash_points import MOST_WRITES, CrashPoint
 from tests.nimbus.crashing_bench import CrashingBench
 from tests.nimbus.nimbus_bench import KEY, FakeSupervisor, wordcount
 from tests.nimbus.test_nimbus_crash_points import (
-    LIMIT,
     NEW_CODE,
     REBALANCE,
     assert_tidy,
@@ -198,7 +197,7 @@ def status(bench: TwoDrivers) -> TopologyStatus | None:
 @pytest.mark.parametrize("name", REQUESTS)
 def test_wherever_the_leading_driver_dies_the_spare_brings_the_request_to_its_end(name: str) -> None:
     ask, is_done, secs = REQUESTS[name]
-    for at in range(1, LIMIT):
+    for at in range(1, MOST_WRITES):
         bench = TwoDrivers(at)
         ask(bench)  # raises unless the request comes to its end
         assert bench.crash
