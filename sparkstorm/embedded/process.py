@@ -1,4 +1,9 @@
-"""Server process that cannot outlive the process that started it, and its log."""
+"""Server process that cannot outlive the process that started it, and its log.
+
+Law: whatever ends the starter, SIGKILL included, ends the server within seconds, and one starter at a time uses a folder.
+Left out: atexit and signal handlers, which SIGKILL does not run, and a daemon with a pid file, which somebody has to stop.
+`tether.py` says why there is a process in between.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +24,14 @@ from typing import TypeVar
 from sparkstorm.embedded.tether import started_at
 from sparkstorm.errors import EmbeddedServerError
 
+# By its path and not by its name: the tether runs without the package and its imports, so that
+# nothing but the standard library is between a server and its end.
 _TETHER = Path(__file__).with_name("tether.py")
+# Longer than the tether's own patience of 15 s with a server that saves its data, so that the
+# tether decides as a rule.
 _STOP_LIMIT_S = 20.0
+# Each try draws another port, and only a race for one loses it: five losses in a row mean another
+# fault.
 _PORT_TRIES = 5
 _LOOPBACK = "127.0.0.1"
 _SERVER_PORTS = range(15_000, 32_000)  # Linux gives clients ports from 32768 on
@@ -63,6 +74,8 @@ class TetheredProcess:
         try:
             self._tether.wait(_STOP_LIMIT_S)
         except subprocess.TimeoutExpired:
+            # A tether that does not answer is ended from outside: the kernel's signal then ends the
+            # server.
             self._tether.kill()  # the server goes with it, by its parent-death signal
             self._tether.wait()
         with contextlib.suppress(BrokenPipeError):
@@ -77,6 +90,8 @@ class TetheredProcess:
         while self.is_alive() and time.monotonic() < deadline:
             if is_ready():
                 return
+            # A server starts within some hundred milliseconds, so half of this would gain nothing
+            # that anybody sees.
             time.sleep(0.01)
         reason = f"was not ready after {timeout_s:g} s" if self.is_alive() else "ended while starting"
         self.kill()
@@ -142,6 +157,7 @@ def start_on_free_port(port: int | None, start: Callable[[int], _Server]) -> _Se
         try:
             return start(port or free_port())
         except EmbeddedServerError as error:
+            # A port that somebody chose must not be changed in silence: others connect to it.
             lost_race = port is None and "Address already in use" in str(error)
             if not (lost_race and tries_left):
                 raise
@@ -158,6 +174,8 @@ def start_tethered(
     Raises EmbeddedServerError when another process uses the folder or the program cannot be started.
     """
     tether = subprocess.Popen(
+        # Isolated: neither PYTHONPATH nor a user's site may put another code between us and the
+        # server.
         [sys.executable, "-I", "-S", str(_TETHER), name, *command],
         cwd=directory,
         env={**os.environ, **environment},
@@ -167,6 +185,8 @@ def start_tethered(
         start_new_session=True,  # Ctrl-C at the driver's terminal must not reach the server
     )
     assert tether.stdout is not None and tether.stderr is not None
+    # The tether says one line in any case: that of the server, or whose lock it is. So nothing
+    # waits here for a time limit.
     word, _, rest = tether.stdout.readline().decode(errors="replace").strip().partition(" ")
     tether.stdout.close()
     if word == "pid":
@@ -189,6 +209,7 @@ def refuse_busy(directory: Path, name: str) -> None:
     except OSError:
         return
     try:
+        # Taken and let go at once, only to ask: the lock that counts is the tether's.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
@@ -216,6 +237,7 @@ def free_ports(count: int) -> list[int]:
     A client's connection would else take a port before its server starts, or between its server's end and restart.
     """
     with contextlib.ExitStack() as stack:
+        # All bound at once, or two that are asked for in a row could be one.
         return [_bound(stack.enter_context(socket.socket())) for _ in range(count)]
 
 
@@ -231,6 +253,8 @@ def _bound(probe: socket.socket) -> int:
 def require_free(port: int, name: str, key: str) -> None:
     """Raise EmbeddedServerError when `port` is in use; `key` is the setting that chose it."""
     with socket.socket() as probe:
+        # As servers do: connections of a run that has just ended linger for a minute and take
+        # nothing away.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((_LOOPBACK, port))

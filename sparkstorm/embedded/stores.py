@@ -1,4 +1,8 @@
-"""Stores of a run: the user's own where addresses are configured, else embedded servers."""
+"""Stores of a run: the user's own where addresses are configured, else embedded servers.
+
+Law: a user's server is checked and left as it is; what was started here ends here. The rest of the code sees a connection
+and cannot tell which of both it is.
+"""
 
 from __future__ import annotations
 
@@ -78,9 +82,11 @@ def open_stores(conf: Conf) -> Stores:
     """
     path = connection_path(conf)
     _make_local_dir(Path(StoreSettings.of(conf).local_dir))
+    # Before any server: data of a server whose secret was lost could be opened by nobody.
     secret = _kept_secret(path)
     embedded: dict[str, EmbeddedServer] = {}
     with ExitStack() as undo:
+        # Servers that were started before a later step failed must not outlive the error.
         undo.callback(_stop_all, embedded)
         redis_at = _open_redis(conf, secret, embedded)
         zookeeper_at = _open_zookeeper(conf, secret, embedded)
@@ -103,6 +109,7 @@ def _save_read_only(conf: Conf, path: Path, connection: Connection, is_embedded:
     if not is_embedded:
         user, password = StoreSettings.of(conf).redis_viewer or "", password_of(conf, REDIS_VIEWER) or ""
     if not user or not password:
+        # A file of an earlier run would name an identity that this one does not have.
         read_only_path(path).unlink(missing_ok=True)
         return
     viewer = ZooKeeperEndpoint(keeper.hosts, keeper.root, VIEWER, viewer_zookeeper_password(secret), keeper.tls)

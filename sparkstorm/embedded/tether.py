@@ -19,9 +19,16 @@ import time
 from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
+# How often the starter's death is looked for where its pipe does not tell it: a fork of the starter
+# may hold the other end. Half costs twice the wake-ups of every run.
 POLL_MS = 300
+# Longer than a tether needs to end the server of a dead starter (ORPHAN_GRACE_S, then SIGKILL).
 LOCK_WAIT_S = 4.0
+# A server whose starter died has no client left; what Redis has not written by then is the tail
+# that a kill may lose anyway.
 ORPHAN_GRACE_S = 2.0
+# For a Redis that writes a large file out at its end. Half may cut it off on a slow disk; double
+# keeps a run from ending.
 STOP_GRACE_S = 15.0
 
 
@@ -38,6 +45,7 @@ def take_lock(path: str) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            # The lock says that it is held, the file says by whom: flock itself tells no process.
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
             if time.monotonic() > deadline or (holder.isdecimal() and started_at(int(holder))):
                 say(f"locked {holder or '?'}")
@@ -67,6 +75,7 @@ def end_stale(pid_file: str) -> None:
         pid = int(pid_text)
     except (OSError, ValueError):
         return
+    # With the start time, since a process id alone may be somebody else's by now.
     while start and started_at(pid) == start:
         try:
             os.kill(pid, signal.SIGKILL)
@@ -94,6 +103,7 @@ def become(command: list[str], log: int, prctl: ctypes._NamedFuncPointer | None,
     os.dup2(log, 2)
     if prctl is not None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # The parent may have died before the signal was asked for; then it never comes.
     if os.getppid() != parent:
         os._exit(1)
     try:
@@ -106,6 +116,7 @@ def become(command: list[str], log: int, prctl: ctypes._NamedFuncPointer | None,
 def watch(server: int, starter: int) -> int:
     """Wait for the server's end, stop it on demand or when the starter is gone; return its exit status."""
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    # A handler that does nothing, so that the signal wakes poll through the pipe.
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     poll = select.poll()
@@ -119,6 +130,7 @@ def watch(server: int, starter: int) -> int:
         asked = {descriptor for descriptor, _ in poll.poll(POLL_MS)}
         if wake_read in asked:
             os.read(wake_read, 512)
+        # Once: a second order must not begin the grace anew.
         if deadline is None and (0 in asked or os.getppid() != starter):
             deadline = time.monotonic() + order(server, os.read(0, 1) if 0 in asked else b"")
             poll.unregister(0)

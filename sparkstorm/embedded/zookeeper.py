@@ -1,4 +1,8 @@
-"""Embedded ZooKeeper: the server class in PySpark's own jars, its configuration, its start and stop."""
+"""Embedded ZooKeeper: the server class in PySpark's own jars, its configuration, its start and stop.
+
+Left out: a download of ZooKeeper, since PySpark brings the server along, and a tree store of our own for single machines: a
+run on one host and a cluster would then be two systems (LocalCluster, for tests, has such a twin).
+"""
 
 from __future__ import annotations
 
@@ -71,6 +75,8 @@ appender.out.layout.pattern=%d %p %c{1}: %m%n%throwable{3}
 rootLogger.level=warn
 rootLogger.appenderRef.out.ref=out
 """
+# ZooKeeper allows 20 ticks by itself, which at 500 ms would be 10 s: shorter than the session
+# time-out that configurations ask for.
 _MAX_SESSION_MS = 120_000
 
 
@@ -117,6 +123,8 @@ def start_zookeeper(
     if port is not None:
         require_free(port, "ZooKeeper", "sparkstorm.embedded.zookeeper.port")
     owner = make_digest_acl(user, password, all=True)
+    # Before the server: it must never serve a root that is open, not even for a moment. One that
+    # was filled by others with 124 MB of nodes lived on and did not answer any more.
     is_new = _seed(data_dir / _DATA / "version-2", owner)
 
     def start(chosen: int) -> ZooKeeperServer:
@@ -134,6 +142,8 @@ def _seed(folder: Path, owner: ACL) -> bool:
     if folder.exists():
         return False
     folder.mkdir(mode=0o700, parents=True)
+    # Bytes of our own and no request to a server that runs: between its start and the request
+    # anybody on the host could have written.
     (folder / "snapshot.0").write_bytes(first_snapshot(owner.perms, owner.id.scheme, owner.id.id))
     return True
 
@@ -144,6 +154,8 @@ def _close_root(server: ZooKeeperServer, owner: ACL) -> None:
     try:
         client.start(_START_LIMIT_S)
         for path in OWN_PATHS:
+            # Only an open root is closed. One that has another identity is somebody's, who named
+            # other passwords.
             if any(acl.id.scheme == "world" for acl in client.get_acls(path)[0]):
                 client.set_acls(path, [owner])
     except KazooTimeoutError as error:
@@ -171,6 +183,7 @@ def class_path() -> str:
         jars = sorted(jar for folder in folders for jar in folder.glob(pattern))
         if not jars:
             raise EmbeddedServerError(f"{folders[0]} has no {pattern}: install pyspark from PyPI, or set storm.zookeeper.servers")
+        # The newest by name, where a Spark has two of a kind.
         found.append(str(jars[-1]))
     return ":".join(found)
 
@@ -193,6 +206,7 @@ def _start_server(data_dir: Path, port: int) -> TetheredProcess:
     command = [find_java(), *_JVM, logging, "-cp", class_path(), _SERVER_CLASS, "zookeeper.conf"]
     process = start_tethered("zookeeper", command, data_dir)
     ours = f"dataDir={data_dir / _DATA}/".encode()
+    # Its own settings and not an open port: another server may have taken the port a moment ago.
     process.wait_ready(lambda: ours in _ask_settings(port), _START_LIMIT_S)  # not whoever else took the port
     return process
 

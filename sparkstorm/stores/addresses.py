@@ -42,6 +42,8 @@ def tls_files(conf: Conf) -> TlsFiles:
     """Return the configured files of TLS; InvalidConfigError names what this host cannot use, or that nothing would use them."""
     settings = StoreSettings.of(conf)
     files = TlsFiles(settings.tls_ca or "", settings.tls_certificate or "", settings.tls_key or "")
+    # Told, and not passed over: who asked for encryption and does not get it must not believe that
+    # he does.
     if settings.zookeeper_tls and not settings.zookeeper_servers:
         raise InvalidConfigError("storm.zookeeper.ssl.enable is for your own ZooKeeper: name its hosts in storm.zookeeper.servers")
     is_used = settings.zookeeper_tls or (settings.redis_url or "").startswith("rediss:")
@@ -56,6 +58,7 @@ def tls_files(conf: Conf) -> TlsFiles:
 
 def zookeeper_hosts(hosts: Sequence[object], port: int) -> str:
     """Return ZooKeeper's address of these hosts, each with its port; InvalidConfigError names one that is no host."""
+    # A comma or slash in a host would make another address, or another root, of the whole text.
     if odd := [host for host in hosts if not isinstance(host, str) or not host or "," in host or "/" in host]:
         raise InvalidConfigError(f"storm.zookeeper.servers: {odd[0]!r} is no host name or host:port")
     return ",".join(host if ":" in host else f"{host}:{port}" for host in map(str, hosts))

@@ -1,6 +1,8 @@
 """Connection file: addresses of a cluster's stores and its secret, from which every password is derived.
 
-Whoever reads that file commands the cluster, so it is written with mode 0600 and refused with any other.
+Law: whoever reads that file commands the cluster, so it is written with mode 0600 and refused with any other.
+Left out: a password for each purpose in the file, of which one would be forgotten when they change; all come from one secret
+(HMAC), and none reveals another. A server that hands out addresses, which would need an address itself.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from sparkstorm.tls import NO_FILES, TlsFiles
 
 VIEWER = "sparkstorm-viewer"  # user of a cluster's ZooKeeper and embedded Redis that may only read
 _SECRET_BYTES = 32
+# A connection file has some hundred bytes. Without a bound, a path to a device would be read for
+# ever.
 _MAX_FILE_BYTES = 64 * 1024
 _DEFAULT_REDIS_PORT = 6379
 _URL_FORM = "expected redis://[[user]:password@]host[:port][/db]"

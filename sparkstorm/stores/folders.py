@@ -1,4 +1,7 @@
-"""Folders that SparkStorm makes for its own data: marked when made, and deleted only while they carry that mark."""
+"""Folders that SparkStorm makes for its own data: marked when made, and deleted only while they carry that mark.
+
+Left out: to delete what is below storm.local.dir because it is ours by its path: people set that to folders of their own.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ from pathlib import Path
 
 from sparkstorm.errors import InvalidConfigError
 
+# A file and no list of folders elsewhere: what a list says of a folder that was copied or mounted
+# anew is not true any more. A topology named ".." once made storm.local.dir its parent, whose files
+# would have been deleted.
 MARKER = ".sparkstorm"
 _TEXT = b"SparkStorm made this folder and may delete it with all that is in it.\n"
 
@@ -45,6 +51,7 @@ def discard_folder(path: Path) -> bool:
 
 def _has_marker(path: Path) -> bool:
     try:
+        # A link could point to the marker of another folder.
         return stat.S_ISREG(os.lstat(path / MARKER).st_mode)
     except OSError:
         return False

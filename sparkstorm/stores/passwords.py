@@ -1,4 +1,8 @@
-"""Passwords of a user's own Redis and ZooKeeper: from a key, a file or the environment; warnings where others can read them."""
+"""Passwords of a user's own Redis and ZooKeeper: from a key, a file or the environment; warnings where others can read them.
+
+Law: a password is never quoted in a message. Left out: passwords in the command line, as redis-cli allows; they are
+taken, since people will do it, and warned of.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +41,12 @@ def password_of(conf: Mapping[str, Any], places: Places, environ: Mapping[str, s
 
     Raises InvalidConfigError when both keys are set, or the file is unfit (`read_private`) or not one line of text.
     """
+    # Two places that say different things are a mistake which nobody should find out by a refused
+    # connection.
     given, file = conf[places.key], conf[places.file_key]
     if given and file:
         raise InvalidConfigError(f"{places.key} and {places.file_key} are both set: keep one of them")
+    # The environment last: it is set for a whole host, a key for one cluster.
     if not file:
         return given or (os.environ if environ is None else environ).get(places.variable) or None
     try:
@@ -60,6 +67,8 @@ def exposed(overrides: Mapping[str, Any], own_conf: Mapping[str, Any], path: str
         for key in holding
         if key in overrides
     ]
+    # Only a file that others can read is worth a warning; one of mode 0600 is as good as a password
+    # file.
     in_file = [key for key in holding if key not in overrides]
     if in_file and Path(path).exists() and Path(path).stat().st_mode & 0o077:
         held = f"{path} holds a password ({in_file[0]}) and others may read it"
@@ -77,5 +86,6 @@ def _has_password(key: str, value: Any) -> bool:
         return bool(value)
     try:
         return bool(urlsplit(str(value or "")).password)
+    # An URL that cannot be read may hold a password all the same.
     except ValueError:
         return True

@@ -17,6 +17,8 @@ from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.model.redis_address import RedisAddress
 
 OLDEST_VERSION = (6, 2)  # XTRIM MINID, which frees what a commit has consumed
+# A person waits for the check; a Redis that takes longer to answer a PING would hold up every
+# commit.
 _CHECK_LIMIT_S = 5.0
 
 
@@ -30,6 +32,7 @@ def client_of(at: RedisAddress, timeout_s: float | None = None, on_connect: Call
         db=at.db,
         ssl=at.tls,
         **at.tls_options(),
+        # redis-py repeats by default. A request that changes something may then be applied twice.
         retry=Retry(NoBackoff(), 0),
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,
@@ -51,11 +54,15 @@ def check_redis_settings(client: redis.Redis) -> None:
     settings = client.get_connection_kwargs()
     host, password = str(settings.get("host", "?")), settings.get("password")
     address = f"Redis at {host}:{settings.get('port', '?')}"
+    # On loopback alone everybody on the host gets in, which is what its owner chose; on a network,
+    # everybody who reaches it.
     if not password and host not in ("localhost", "::1") and not host.startswith("127."):
         raise InvalidConfigError(
             f"{address} is not on loopback and has no password: set requirepass there and sparkstorm.redis.password here"
         )
     policy, version = _read_settings(client, address)
+    # Another policy drops keys when memory is full: cursors and journals among them, without a
+    # word.
     if policy != "noeviction":
         raise InvalidConfigError(f"{address} may drop data: its maxmemory-policy is {policy}, it must be noeviction")
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_VERSION:
