@@ -162,7 +162,7 @@ class Faults:
         return self.fault if self.commits == self.at else CommitFault.NONE
 
 
-def harmed(faults: Faults, what: str) -> Target:
+def target_after(faults: Faults, what: str) -> Target:
     """Run with a fault at one commit; `what` is "zombie", "back" or nothing besides."""
     target, done, kept = Target(), list[int](), list[Any]()
     topology, spout = build(Outbox(Shared(target)))
@@ -191,9 +191,9 @@ def harmed(faults: Faults, what: str) -> Target:
 def test_a_fault_at_every_commit(what: str) -> None:
     fault = CommitFault[what] if what in CommitFault.__members__ else CommitFault.NONE
     clean = Faults(0, CommitFault.NONE)
-    harmed(clean, "")
+    target_after(clean, "")
     for number in range(1, clean.commits + 1):
-        target = harmed(Faults(number, fault), what)
+        target = target_after(Faults(number, fault), what)
         if what == "back":  # the outside may see again what the store has lost, and lacks nothing
             assert set(target.visible) == set(range(ROWS)), number
         else:
