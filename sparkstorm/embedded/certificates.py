@@ -19,6 +19,8 @@ from pathlib import Path
 
 from sparkstorm.errors import InvalidConfigError, SparkStormError
 
+# Short, so that a trial does not become the way a cluster is run: its authority's key lies beside
+# the rest.
 _DAYS = "30"
 _LIMIT_S = 60
 _NEW_KEY = ("req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")

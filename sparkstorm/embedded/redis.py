@@ -33,6 +33,8 @@ from sparkstorm.stores.redis_client import OLDEST_VERSION, client_of
 
 _LOG = logging.getLogger(__name__)
 CHOSEN_SERVER = "SPARKSTORM_REDIS_SERVER"
+# For a run on one machine beside Spark. Spouts stop at 60 % of it and bolts at 80 %, so half would
+# hold up topologies whose entries wait a while; double may drive a laptop into swap.
 DEFAULT_MAXMEMORY_MB = 1024
 _LOOPBACK = "127.0.0.1"
 # A start takes 0.3 to 0.4 s (decision 51); the rest is for machines that do much else. It bounds

@@ -18,6 +18,9 @@ class GuardedScheduler:
 
     def __init__(self, scheduler: Scheduler, limit_ms: int = 60_000) -> None:
         self._scheduler = scheduler
+        # Nimbus's turn waits as long, and with it requests and the replacement of dead workers.
+        # Half would refuse a slow plug-in that would have come back; double makes one that hangs
+        # stop the cluster for two minutes. Not measured: the time is the plug-in's.
         self._limit_ms = limit_ms
         self._running: threading.Thread | None = None
 

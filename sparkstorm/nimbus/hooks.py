@@ -44,6 +44,7 @@ class TopologyRetirement(Protocol):
         """Return those of these ids that have ended."""
 
 
+# The default, so that a Nimbus of tests and simulations needs no data plane.
 class NothingToRetire:
     """For clusters that keep nothing outside the state store."""
 
@@ -78,6 +79,8 @@ class NimbusHooks:
     """Asked whether the leader is known to be dead; ends its leadership before its session does."""
     driver: DriverInfo | None = None
     """The driver in whose process it runs, which others see beside the leader's name."""
+    # May be set later too: the clean-up asks for it at each call, since tests look at what a store
+    # was told.
     retirement: TopologyRetirement = field(default_factory=NothingToRetire)
     listeners: list[TopologyActionListener] = field(default_factory=list)
 

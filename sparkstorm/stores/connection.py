@@ -23,6 +23,7 @@ from sparkstorm.model.strict import ADDED_LATER
 from sparkstorm.tls import NO_FILES, TlsFiles
 
 VIEWER = "sparkstorm-viewer"  # user of a cluster's ZooKeeper and embedded Redis that may only read
+# As long as what HMAC-SHA256 makes of it: more would add nothing.
 _SECRET_BYTES = 32
 # A connection file has some hundred bytes. Without a bound, a path to a device would be read for
 # ever.

@@ -75,6 +75,9 @@ class RedisTransport:
     ) -> None:
         self._keys = Keys(topology_id)
         self._topology_id = topology_id
+        # A minute by default: a Redis that restarts with a file of some GB is back by then. A
+        # worker that gave up sooner would start again, claim anew, and wait for the same server;
+        # one that waits much longer hides a server that is gone.
         self._link = Link(address, patience_s, on_wait)
         # A connection of its own: a blocking XREAD holds up everything behind it.
         self._reading = Reading(address, self._keys)
