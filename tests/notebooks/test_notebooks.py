@@ -114,3 +114,13 @@ def test_windows_and_late_data_are_the_same_live_and_replayed(monkeypatch: pytes
     tables = [output.data["text/plain"] for output in outputs if "sums of" in output.get("data", {}).get("text/plain", "")]
     assert next(line.split() for line in tables[0].splitlines()[2:]) == ["ann", "0", "10"]
     assert [line.split() for line in tables[1].splitlines()[2:]][-1] == ["bob", "4", "12"]
+
+
+@pytest.mark.filterwarnings("default")
+def test_what_is_it_doing_finds_the_task_with_most_of_the_work_and_cures_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = run("what_is_it_doing", monkeypatch)
+    assert "orders keeps up" in htmls_of(outputs)[0] and "<svg" in htmls_of(outputs)[0]
+    tables = [output.data["text/plain"] for output in outputs if "tasks of count" in output.get("data", {}).get("text/plain", "")]
+    shares = [sorted(int(line.split()[-1].rstrip("%")) for line in table.splitlines()[2:]) for table in tables]
+    assert shares[:2] == [[5, 5, 5, 85]] * 2 and shares[2][-1] <= 45
+    assert "the same totals: True" in said_by(outputs)
