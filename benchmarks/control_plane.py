@@ -70,7 +70,7 @@ class BeatingProcess:
             return []
         first, self._beat_ms = not self._beat_ms, self._now_ms() + 1_000
         idle = {"acked": 0, "emitted": 0, "executed": 0, "failed": 0, "pending": 0, "transferred": 0, "uptime_ms": self._now_ms()}
-        beat = Beat({**{str(each.executor): idle for each in self._spec.executors}, "blocked": [], "gated": []})
+        beat = Beat({**{str(each.executor): idle for each in self._spec.executors}, "blocked": [], "held_back": []})
         return [Ready(), beat] if first else [beat]
 
     def poll_exit(self) -> int | None:

@@ -81,7 +81,7 @@ class Waits:
         elif silent := [*_silent(beats)]:
             yield from silent
         else:
-            yield from _told(beats, "gated") or [_open_work(progress)]
+            yield from _told(beats, "held_back") or [_open_work(progress)]
 
     def _missing(self, wanted: frozenset[WorkerSlot], beats: Sequence[WorkerBeat], now: float) -> Iterator[str]:
         beat_by_slot = {WorkerSlot(beat.node, beat.port): beat for beat in beats}

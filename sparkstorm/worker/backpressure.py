@@ -1,7 +1,7 @@
 """Back-pressure inside a worker: tasks that may not run because a downstream task has too much input waiting.
 
-Gating is per sending task, by bytes that wait in the receivers' streams, or in those of a receiver that is held back here;
-edges inside a cycle never gate (they would deadlock), edges into it do. Acker traffic does not count as waiting.
+A task is held back by the bytes that wait in the receivers' streams, or in those of a receiver that is held back here;
+edges inside a cycle never hold back (they would deadlock), edges into it do. Acker traffic does not count as waiting.
 Left out: credits per channel, as Flink's network stack has: a stream in the store takes what comes and has one reader, so a
 sender has to learn only what waits there, and its commit brings that along.
 """
@@ -46,7 +46,7 @@ class Backpressure:
         """Share of the store's memory in use, 0 to 1, as of the last commit; 0 when it has no limit."""
         return self._fullness
 
-    def shut_by(self, task: int) -> list[tuple[int, int]]:
+    def held_back_by(self, task: int) -> list[tuple[int, int]]:
         """The tasks that hold this one back, ascending, and the bytes that wait for each."""
         return [(fed, self._waiting.get(fed, 0)) for fed in sorted(self._full & self._fed_by_task[task])]
 
@@ -55,15 +55,15 @@ class Backpressure:
         """Return whether anything is held back, so that only news of the pressure can set it free."""
         return bool(self._full) or self._fullness >= SPOUTS_STOP_AT
 
-    def is_shut(self, task: int) -> bool:
+    def holds_back(self, task: int) -> bool:
         """Return whether this task must wait for those it feeds."""
         return bool(self._full) and not self._full.isdisjoint(self._fed_by_task[task])
 
     def note(self, pressure: Pressure) -> None:
-        """Take in what the last commit learned; a gate opens again at half the mark that shut it.
+        """Take in what the last commit learned; a task that was held back goes on at half the mark.
 
-        In a store that is nearly full whatever waits shuts the gate: it drains from the sinks upwards, and since the
-        last one that has anything waiting is never shut, it does drain.
+        In a store that is nearly full whatever waits holds its senders back: it drains from the sinks upwards, and since the
+        last one that has anything waiting is never held back, it does drain.
         """
         self._fullness = pressure.fullness
         self._waiting.update(pressure.backlog_by_task)
@@ -71,7 +71,7 @@ class Backpressure:
         for task, waiting in pressure.backlog_by_task.items():
             if waiting > high:
                 self._full.add(task)
-            # Between the two nothing changes: with one mark the gate would open and shut with every
+            # Between the two nothing changes: with one mark a task would stop and go on with every
             # commit.
             elif waiting <= high // 2:
                 self._full.discard(task)

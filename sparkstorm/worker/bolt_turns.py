@@ -83,10 +83,10 @@ class BoltTurns:
 
     def run_bolt(self, epoch: Epoch, bolt: BoltTask) -> bool:
         """Run rows of a bolt's blocks and of its oldest entry, unless it is held back; return whether there were any."""
-        is_shut = self._backpressure.is_shut(bolt.task)
-        if is_shut or bolt.is_paused or bolt.spent.pause is not None:
-            bolt.spent.hold(INACTIVE if bolt.is_paused else BACKLOG if is_shut else None, self._clock.now_us())
-        if is_shut or bolt.is_full:
+        is_held_back = self._backpressure.holds_back(bolt.task)
+        if is_held_back or bolt.is_paused or bolt.spent.pause is not None:
+            bolt.spent.hold(INACTIVE if bolt.is_paused else BACKLOG if is_held_back else None, self._clock.now_us())
+        if is_held_back or bolt.is_full:
             return False
         # Rows of this worker first: what is left of them at the end of the epoch has to cross the
         # store.

@@ -50,7 +50,7 @@ class CarefulTurns:
         did = (
             fired is not None
             or any(self._try_held(epoch, bolt, now_ms) for bolt in bolts if not bolt.is_paused)
-            or any(self._try_bolt(epoch, bolt) for bolt in bolts if not self._backpressure.is_shut(bolt.task))
+            or any(self._try_bolt(epoch, bolt) for bolt in bolts if not self._backpressure.holds_back(bolt.task))
         )
         if not did:
             for spout in self._task_set.spouts.values():

@@ -92,7 +92,7 @@ class SpoutTurns:
         # comes first.
         if self._backpressure.is_store_filling:
             return STORE
-        if self._backpressure.is_shut(spout.task):
+        if self._backpressure.holds_back(spout.task):
             return BACKLOG
         return PENDING if spout.pending.room == 0 else None
 
@@ -134,13 +134,13 @@ class Waiting:
             return IDLE if None in open_spouts else open_spouts[0] or IDLE
         return next((p for bolt in self._task_set.bolts.values() if (p := bolt.spent.pause) is not None), IDLE)
 
-    def gated(self) -> list[str]:
+    def held_back(self) -> list[str]:
         """Backpressure inside the topology: a sentence for each component and cause; normal unless nothing moves."""
         found = (reason for spout in self._task_set.spouts.values() if not spout.is_exhausted for reason in self._of(spout))
         return list(dict.fromkeys(found))
 
     def _of(self, spout: SpoutTask) -> Iterator[str]:
-        for task, size in self._backpressure.shut_by(spout.task):
+        for task, size in self._backpressure.held_back_by(spout.task):
             yield (
                 f"spout '{spout.component}' pauses: {size:,} bytes wait for '{self._plan.component_by_task[task]}' "
                 "(topology.inbox.high.bytes)"

@@ -35,7 +35,7 @@ from sparkstorm.worker.tasks.task_factory import TaskSet
 from sparkstorm.worker.timers import Timeouts, TimerService
 
 _NEVER = float("inf")
-_GATED_MS = 5  # between two looks at the backlog that holds a task back
+_HELD_BACK_MS = 5  # between two looks at the backlog that holds a task back
 
 
 class Worker:
@@ -169,7 +169,7 @@ class Worker:
         if self._spout_turns.is_active:
             found |= {
                 "blocked": self._waiting.blocked(self._commits.refusal or self._sinks.problem),
-                "gated": self._waiting.gated(),
+                "held_back": self._waiting.held_back(),
             }
         if paused := self.parts.breaker.shown():
             found |= {**paused, "blocked": [*paused["paused"], *found.get("blocked", ())]}
@@ -249,7 +249,7 @@ class Worker:
         did = False
         for bolt in self._task_set.bolts.values():
             left = self._budget.left_to_drain(epoch, self._clock.now_ms())
-            if left and bolt.feed and not bolt.is_full and not self.parts.backpressure.is_shut(bolt.task):
+            if left and bolt.feed and not bolt.is_full and not self.parts.backpressure.holds_back(bolt.task):
                 did |= self._bolt_turns.run_local(epoch, bolt, min(bolt.pace, left))
         return did
 
@@ -279,12 +279,12 @@ class Worker:
         due = [self._timers.next_due_ms(), self._timeouts.next_due_ms()]
         bolts = self._task_set.bolts.values()
         due += [bolt.next_due_ms() for bolt in bolts]
-        # a commit may have opened a gate or ended trees
+        # a commit may have set tasks free or ended trees
         must_ask = self.parts.backpressure.must_ask
-        gated_ms, rested_ms = (now_ms, now_ms) if did else (now_ms + _GATED_MS, now_ms + (_GATED_MS if must_ask else 1))
-        # A gate opens by the news of a commit. Without rows of its own a worker has none to make,
+        held_back_ms, rested_ms = (now_ms, now_ms) if did else (now_ms + _HELD_BACK_MS, now_ms + (_HELD_BACK_MS if must_ask else 1))
+        # A task that is held back goes on by the news of a commit. Without rows of its own a worker has none to make,
         # so it looks by the clock.
-        due += [gated_ms for bolt in bolts if bolt.inbox.chunks and not bolt.is_paused and bolt.next_chunk() is not None]
+        due += [held_back_ms for bolt in bolts if bolt.inbox.chunks and not bolt.is_paused and bolt.next_chunk() is not None]
         others_ms = min((d for d in due if d is not None), default=_NEVER)
         self._others_due_ms = 0.0 if self._careful or self._sinks or must_ask or self._catch_up else others_ms
         spouts_ms = self._spout_turns.next_due_ms(now_ms, rested_ms)

@@ -1,4 +1,4 @@
-"""Checks the promises to a spout task about its messages: the gate, time-outs, latency and callbacks."""
+"""Checks the promises to a spout task about its messages: the limit, time-outs, latency and callbacks."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Bench:
 def test_work_and_short_pauses_are_no_waits() -> None:
     bench = Bench()
     for executed in range(100, 120):
-        assert bench.look(IDLE_S, replace(STILL, executed=executed), gated=["spout 'a' pauses"]) == []
+        assert bench.look(IDLE_S, replace(STILL, executed=executed), held_back=["spout 'a' pauses"]) == []
 
 
 def test_a_full_redis_is_told_though_bolts_still_work() -> None:
@@ -97,10 +97,13 @@ def test_workers_that_say_the_same_are_told_once() -> None:
 @pytest.mark.parametrize(
     ("stats", "told"),
     [
-        ({"gated": ["spout 'a' pauses: 9,000,000 bytes wait for 'b'"]}, "waiting: spout 'a' pauses: 9,000,000 bytes wait for 'b'"),
-        ({"silent_ms": 12_500, "gated": ["spout 'a' pauses"]}, "waiting: worker node-1:6700 has been inside one call for 12 s"),
+        (
+            {"held_back": ["spout 'a' pauses: 9,000,000 bytes wait for 'b'"]},
+            "waiting: spout 'a' pauses: 9,000,000 bytes wait for 'b'",
+        ),
+        ({"silent_ms": 12_500, "held_back": ["spout 'a' pauses"]}, "waiting: worker node-1:6700 has been inside one call for 12 s"),
         ({}, "waiting: 7 trees are open"),
-        ({"blocked": "no list", "gated": 5, "silent_ms": "x"}, "waiting: 7 trees are open"),
+        ({"blocked": "no list", "held_back": 5, "silent_ms": "x"}, "waiting: 7 trees are open"),
     ],
     ids=["backlog", "one call", "open trees", "foreign beats"],
 )

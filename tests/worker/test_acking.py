@@ -1,4 +1,4 @@
-"""Tracking end to end (S1.*): trees, anchors, timeouts, forgotten acks, the gate of pending messages."""
+"""Tracking end to end (S1.*): trees, anchors, timeouts, forgotten acks, the limit of pending messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small parts of the runtime by themselves: edges, gates, births."""
+"""Small parts of the runtime by themselves: edges, back-pressure, births."""
 
 from __future__ import annotations
 
@@ -138,10 +138,10 @@ def test_anchors_are_united_without_repeats_and_untracked_ones() -> None:
     ]
 
 
-# -- gates
+# -- back-pressure
 
 
-def gates(high: int = 10_000) -> Backpressure:
+def back_pressure(high: int = 10_000) -> Backpressure:
     """Of a worker with the tasks a=spout, b, c of a chain a -> b -> c -> b."""
     builder = TopologyBuilder()
     builder.set_spout("a", FeederSpout())
@@ -156,11 +156,11 @@ def gates(high: int = 10_000) -> Backpressure:
 
 
 def shut(found: Backpressure, tasks: Sequence[int] = (1, 2, 3, 4)) -> list[int]:
-    return [task for task in tasks if found.is_shut(task)]
+    return [task for task in tasks if found.holds_back(task)]
 
 
-def test_a_gate_shuts_above_the_mark_and_opens_at_half_of_it() -> None:
-    found = gates()
+def test_a_sender_is_held_back_above_the_mark_and_goes_on_at_half_of_it() -> None:
+    found = back_pressure()
     steps = []
     for waiting in (10_000, 10_001, 6_000, 5_001, 5_000, 6_000, 10_001):
         found.note(Pressure({2: waiting}))
@@ -168,15 +168,15 @@ def test_a_gate_shuts_above_the_mark_and_opens_at_half_of_it() -> None:
     assert steps == [[], [1], [1], [1], [], [], [1]]
 
 
-def test_edges_inside_a_cycle_never_gate_edges_out_of_it_do() -> None:
-    found = gates()
+def test_edges_inside_a_cycle_never_hold_back_edges_out_of_it_do() -> None:
+    found = back_pressure()
     found.note(Pressure({2: 100_000, 3: 100_000}))
     assert shut(found) == [1]
     found.note(Pressure({2: 0, 3: 0, 4: 100_000}))
     assert shut(found) == [3]
 
 
-def test_a_sender_is_shut_with_the_receiver_of_its_worker_that_is_held_back() -> None:
+def test_a_sender_is_held_back_with_the_receiver_of_its_worker_that_is_held_back() -> None:
     builder = TopologyBuilder()
     builder.set_spout("a", FeederSpout())
     builder.set_bolt("b", Pass(), 2).shuffle_grouping("a")
@@ -190,8 +190,8 @@ def test_a_sender_is_shut_with_the_receiver_of_its_worker_that_is_held_back() ->
         assert shut(found, local) == held_back
 
 
-def test_in_a_store_that_is_nearly_full_anything_that_waits_shuts_the_gate() -> None:
-    found = gates()
+def test_in_a_store_that_is_nearly_full_anything_that_waits_holds_its_senders_back() -> None:
+    found = back_pressure()
     found.note(Pressure({2: 1, 4: 1}, fullness=0.85))
     assert shut(found) == [1, 3]
     assert (found.is_store_filling, found.must_ask) == (True, True)

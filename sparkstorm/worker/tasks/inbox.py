@@ -138,7 +138,7 @@ class Inbox:
         """Decode a frame; MalformedFrameError leaves the inbox as if the frame had been consumed."""
         # Before decoding: a frame that cannot be read must not be asked for again.
         self.read_to = entry.id
-        # Acker traffic is no backlog: it is taken whole with the next commit and would shut gates
+        # Acker traffic is no backlog: it is taken whole with the next commit and would hold senders back
         # for a moment.
         size = len(entry.data) if self._kind == frames.ROWS else 0
         # The cursor may point into the first frame only.
