@@ -1,17 +1,20 @@
 """IPython extension that shows values as HTML at the end of a cell: `%load_ext sparkstorm.notebook.displays`.
 
 Plain HTML and SVG without scripts, so that GitHub, VS Code and nbviewer show it too. A handle or a cluster is read when it is
-shown: a handle twice, a second apart, for rates; shown again it has the lines of the time since then.
+shown: a handle twice, a second apart, for rates; shown again it has the lines of the time since then. `live` shows one again and
+again in its place.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from sparkstorm.errors import SparkStormError
 from sparkstorm.insight.health import Health
 from sparkstorm.insight.records import ALL, ClusterView, TopologyView
 from sparkstorm.insight.sampler import Sampler
@@ -244,6 +247,27 @@ BY_TYPE: dict[tuple[str, str], Callable[[Any], str]] = {
     ("sparkstorm.scheduling.laboratory", "Scene"): scene_html,
 }
 """Display functions by module and name of a type: a notebook that never imports Spark's part must not import it for this."""
+
+
+def live(value: Any, seconds: float = 60.0, every: float = 1.0, pause: Callable[[float], object] = time.sleep) -> None:
+    """Show a handle or a cluster in this cell, and again in its place, for so long or until the cell is interrupted.
+
+    `pause` waits between two readings: `cluster.advance` of a simulated cluster lets its time pass. A topology that ends, or
+    a store that is away, ends it with a sentence.
+    """
+    from IPython.display import HTML, display
+
+    kind = type(value)
+    show = BY_TYPE[(kind.__module__, kind.__name__)]
+    place: Any = display(HTML(show(value)), display_id=True)  # type: ignore[no-untyped-call]
+    with contextlib.suppress(KeyboardInterrupt):
+        for _ in range(max(1, round(seconds / every))):
+            pause(every)
+            try:
+                place.update(HTML(show(value)))  # type: ignore[no-untyped-call]
+            except SparkStormError as error:
+                place.update(HTML(_line(str(error), False)))  # type: ignore[no-untyped-call]
+                return
 
 
 def register(formatter: Any) -> None:

@@ -12,12 +12,13 @@ import pytest
 from IPython.core.formatters import HTMLFormatter
 
 from sparkstorm.api import TopologyBuilder
+from sparkstorm.errors import NotAliveError
 from sparkstorm.insight.health import Culprit, Fault, Health
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Cause, Failure, FailureGroup, FailureKind
 from sparkstorm.model.requests import RebalancePlan
-from sparkstorm.notebook.displays import BY_TYPE, register, sparkline, view_html
+from sparkstorm.notebook.displays import BY_TYPE, live, register, sparkline, view_html
 from sparkstorm.testing import FeederSpout
 from tests.insight.watched import Split, Watched, watched
 
@@ -143,3 +144,46 @@ def test_a_health_record_is_its_sentence_and_what_is_at_fault() -> None:
     culprits = (Culprit(Fault.SLOW, "count", "count is 99% busy"),)
     found = shown(Health("w", "w does not run well", culprits, (), (), None, {}, 1, 1, ()))
     assert " w does not run well" in found.texts and "count is 99% busy" in found.texts and "slow" in found.texts
+
+
+class Counted:
+    """A value that is shown three times, and is gone then."""
+
+    looks = 0
+
+    def html(self) -> str:
+        self.looks += 1
+        if self.looks > 3:
+            raise NotAliveError("words-1 is <gone>")
+        return f"<p>{self.looks}</p>"
+
+
+class Place:
+    """Where IPython shows a value again."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def update(self, html: Any) -> None:
+        self.shown.append(html.data)
+
+
+def test_a_value_is_shown_again_in_its_place_until_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    place, pauses = Place(), list[float]()
+
+    def display(html: Any, *, display_id: bool) -> Place:
+        place.update(html)
+        return place
+
+    monkeypatch.setattr("IPython.display.display", display)
+    monkeypatch.setitem(BY_TYPE, (Counted.__module__, "Counted"), Counted.html)
+    live(Counted(), seconds=10, every=2.5, pause=pauses.append)
+    assert place.shown[:3] == ["<p>1</p>", "<p>2</p>", "<p>3</p>"] and "words-1 is &lt;gone&gt;" in place.shown[3]
+    assert len(place.shown) == 4 and pauses == [2.5] * 3
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    place.shown.clear()
+    live(Counted(), pause=interrupt)
+    assert place.shown == ["<p>1</p>"]
