@@ -1,7 +1,7 @@
 """Layers of the package: which package may import which, and which effects the pure ranks may not have.
 
 Ranks: 0 errors, config, settings, tls; 1 clock, model; 2 scheduling, acking, grouping, windowing; 3 api; 4 transport,
-cluster, hosting, stores, connectors, compat, streamparse; 5 blobs, executor, checkpoint; 6 recording, tasks; 7 worker,
+cluster, hosting, stores, connectors, streamparse; 5 blobs, compat, executor, checkpoint; 6 recording, tasks; 7 worker,
 replay; 8 nimbus, supervisor, insight; 9 client; 10 notebook, embedded; 11 app, testing, web; 12 cli. A package imports
 itself and lower ranks.
 """
@@ -35,13 +35,13 @@ RANK_BY_PART = {
     "transport": 4,
     "cluster": 4,
     "hosting": 4,
-    "compat": 4,
     "streamparse": 4,
     "stores": 4,
     # a guest: what puts a cluster together starts it, nothing else knows of it
     "embedded": 10,
     "connectors": 4,
     "blobs": 5,
+    "compat": 5,
     "executor": 5,
     "checkpoint": 5,
     "recording": 6,

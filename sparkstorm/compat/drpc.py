@@ -1,0 +1,225 @@
+"""DRPC: a spout that takes requests by Storm's HTTP route, and a bolt that sends their results back."""
+
+from __future__ import annotations
+
+import hmac
+import http.client
+import json
+import secrets
+import threading
+from collections import deque
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote
+
+from sparkstorm.api.collector import BasicOutputCollector, SpoutOutputCollector
+from sparkstorm.api.components import BasicBolt, Conf, Spout
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.connectors.patience import Secret
+from sparkstorm.errors import CodecError, InvalidConfigError
+from sparkstorm.model.tuples import Tuple
+
+_RESULT = "/drpc-result/"
+_TIMEOUT_S = 10.0
+
+
+class _Call:
+    """A request that waits for its result."""
+
+    def __init__(self, args: str) -> None:
+        self.args = args
+        self.answer: tuple[int, str] | None = None
+        self.is_done = threading.Event()
+
+    def finish(self, status: int, text: str) -> None:
+        """Answer it; the first answer counts."""
+        if self.answer is None:
+            self.answer = status, text
+            self.is_done.set()
+
+
+class DrpcSpout(Spout):
+    """Emits (args, return-info) for each request to a function; the request is answered by what `ReturnResults` sends back.
+
+    The routes are Storm's: `GET /drpc/FUNCTION/ARGS`, and `POST /drpc/FUNCTION` with the arguments as body. An answer is 200 with
+    the result as text; 500 when a tuple of the request was parked, or its tree ends without a result; 503 after `patience_secs`
+    or when `most_waiting` requests wait; 404 for another function. A request whose worker dies gets no answer: send it again.
+
+    It listens on `host` (this machine only, unless you say otherwise) and `port` + the task's index, where `ReturnResults` in
+    other workers must reach it. `token_file` or `token_env` name a secret that callers show as `Authorization: Bearer ...`;
+    without one only loopback is allowed.
+    """
+
+    outputs = ("args", "return-info")
+
+    def __init__(
+        self,
+        function: str,
+        port: int = 3774,
+        *,
+        host: str = "127.0.0.1",
+        token_file: str | None = None,
+        token_env: str | None = None,
+        patience_secs: float = 30.0,
+        most_waiting: int = 256,
+        max_body_bytes: int = 1 << 20,
+    ) -> None:
+        if not function or "/" in function:
+            raise InvalidConfigError(f"DrpcSpout: {function!r:.80} is no name of a function: it is a part of a path")
+        if host not in ("127.0.0.1", "::1", "localhost") and not (token_file or token_env):
+            raise InvalidConfigError(f"DrpcSpout: listening on {host} needs a token (token_file or token_env)")
+        self.function, self._address = function, (host, port)
+        self._secret = Secret("DrpcSpout", token_file, token_env)
+        self.patience_secs, self._most_waiting, self.max_body_bytes = patience_secs, most_waiting, max_body_bytes
+
+    def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
+        """Listen."""
+        self._collector = collector
+        self._token = self._secret.read()
+        self._new: deque[str] = deque()
+        self._calls: dict[str, _Call] = {}  # by an id that cannot be guessed: whoever has it may answer
+        host, port = self._address
+        handler = type("Handler", (_Handler,), {"spout": self})
+        try:
+            self._server = ThreadingHTTPServer((host, port + context.task_index if port else 0), handler)
+        except OSError as error:
+            raise InvalidConfigError(f"component '{context.component_id}': {host}:{port} cannot be listened on: {error}") from error
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, name="drpc", daemon=True).start()
+
+    def next_tuple(self) -> None:
+        """Emit one request."""
+        if not self._new:
+            return
+        id = self._new.popleft()
+        call = self._calls.get(id)
+        if call is None:  # its caller has gone
+            return
+        place = json.dumps({"id": id, "host": self._address[0], "port": self.port})
+        try:
+            self._collector.emit([call.args, place], id)
+        except CodecError as error:
+            call.finish(400, str(error)[:300])
+
+    def ack(self, message_id: Any) -> None:
+        """Answer a request whose tree has ended without a result."""
+        self._finish(message_id, 500, f"{self.function} gave no result")
+
+    def fail(self, message_id: Any) -> None:
+        """Answer a request that has failed."""
+        self._finish(message_id, 500, f"{self.function} failed: see the topology's dead letters")
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def call(self, function: str, args: str, token: str) -> tuple[int, str]:
+        """Take a request in and wait for its result, in a thread of its own; return status and text of the answer."""
+        if self._token is not None and not hmac.compare_digest(token.encode(), f"Bearer {self._token}".encode()):
+            return 401, "the Authorization header does not show the token"
+        if function != self.function:
+            return 404, f"there is no function {function!r:.80} here, only {self.function}"
+        if len(self._calls) >= self._most_waiting:
+            return 503, "too many requests wait; send it again later"
+        id, call = secrets.token_hex(16), _Call(args)
+        self._calls[id] = call
+        self._new.append(id)
+        call.is_done.wait(self.patience_secs)
+        self._calls.pop(id, None)
+        return call.answer or (503, f"no result within {self.patience_secs:g} s")
+
+    def result(self, id: str, text: str) -> tuple[int, str]:
+        """Give a waiting request its result; return status and text for the bolt that sends it."""
+        return (200, "") if self._finish(id, 200, text) else (404, "nobody waits for it")
+
+    def _finish(self, id: str, status: int, text: str) -> bool:
+        call = self._calls.get(id)
+        if call is not None:
+            call.finish(status, text)
+        return call is not None
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection: of a caller, or of a bolt that brings a result."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = 60
+    wbufsize = -1  # the head of an answer and its body in one packet
+    spout: DrpcSpout
+
+    def do_GET(self) -> None:
+        """Answer a request whose arguments are in its path."""
+        self._call(*self._parts())
+
+    def do_POST(self) -> None:
+        """Answer a request whose arguments are its body, or take a result."""
+        length = self.headers.get("Content-Length", "")
+        if not length.isdigit():
+            return self._answer(411, "a Content-Length is needed")
+        if int(length) > self.spout.max_body_bytes:
+            return self._answer(413, f"the body has more than {self.spout.max_body_bytes} bytes")
+        try:
+            body = self.rfile.read(int(length)).decode()
+        except UnicodeDecodeError:
+            return self._answer(400, "the body is no UTF-8")
+        if self.path.startswith(_RESULT):
+            return self._answer(*self.spout.result(self.path.removeprefix(_RESULT), body))
+        root, function, _ = self._parts()
+        return self._call(root, function, body)
+
+    def _call(self, root: str, function: str, args: str) -> None:
+        if root != "drpc":
+            self._answer(404, "requests go to /drpc/FUNCTION/ARGS")
+        else:
+            self._answer(*self.spout.call(function, args, self.headers.get("Authorization", "")))
+
+    def _parts(self) -> tuple[str, str, str]:
+        """Return the parts of a path /drpc/FUNCTION/ARGS; arguments may have slashes of their own."""
+        _, root, function, args = (*self.path.split("/", 3), "", "", "")[:4]
+        return root, unquote(function), unquote(args)
+
+    def _answer(self, status: int, text: str) -> None:
+        body = text.encode("utf-8", "replace")
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        if status != 200:
+            self.send_header("Connection", "close")
+            self.close_connection = True
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: a worker's log is for the topology."""
+
+
+class ReturnResults(BasicBolt):
+    """Sends results back: of each tuple the first value is the result, the last one the return-info of its request.
+
+    A result that is no text is sent as JSON. It is sent while the tuple is executed, so a caller may have it a moment before what
+    its request changed is committed; a tuple that is tried again sends it again, and the first one counts. A caller that has gone,
+    or whose spout's worker has died, is no error.
+    """
+
+    outputs = ()
+    blocking = True
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Send one result."""
+        result, info = tup.values[0], tup.values[-1]
+        try:
+            place = json.loads(info)
+            host, port, id = str(place["host"]), int(place["port"]), str(place["id"])
+        except (ValueError, TypeError, KeyError):
+            raise ValueError(f"the last field of an input of ReturnResults must be a return-info, not {info!r:.80}") from None
+        body = result if isinstance(result, str) else json.dumps(result)
+        connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
+        try:
+            connection.request("POST", f"{_RESULT}{id}", body.encode("utf-8", "replace"))
+            connection.getresponse().read()
+        except (OSError, http.client.HTTPException):
+            return  # its worker is gone, and with it the caller's connection
+        finally:
+            connection.close()
