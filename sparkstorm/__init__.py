@@ -1,3 +1,3 @@
 """SparkStorm: Storm topologies of plain Python, hosted on Spark."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
