@@ -70,7 +70,7 @@ def back_fill(
         frames |= {
             result_name(spout, stream): sources.frame(spout, stream, extents[spout], schema) for stream, schema in schemas.items()
         }
-    wanted = None if options.outputs is None else [*options.outputs, *(id + STATE_MARK for id in _stateful(plan))]
+    wanted = None if options.outputs is None else [*options.outputs, *(id + STATE_MARK for id in plan.stateful())]
     open_end = OpenEnd(newest_by_channel(plan, extents), frozenset(reading))
     results = start(topology, frames, replace(options, event_time=options.time(in_order=False), outputs=wanted), open_end)
     counts = results.run()
@@ -104,10 +104,11 @@ def back_fill_locally(
             for stream, values in by_stream.items():
                 parts.setdefault(Feed(spout, stream), []).append(values)
         extents[spout] = continued(plan, spout, extents[spout])
+    names = {feed: feed.spout for feed in parts}
     time, open_end = options.time(in_order=False), OpenEnd(newest_by_channel(plan, extents), frozenset(extents))
-    job = make_job(plan, RunSettings.of(replace(options, outputs=None), parts, time, open_end), is_local=True)
+    job = make_job(plan, RunSettings.of(replace(options, outputs=None), names, time, open_end), is_local=True)
     results = LocalResults(states_by_task={component: {} for component in job.kept_states})
-    chunks = run_stages(plan, job, parts, time, parse_states(topology, options.states), results)
+    chunks = run_stages(plan, job, parts, parse_states(topology, options.states), results)
     with writer:
         _write(writer, plan, extents, results.counts, ((c.kind, c.target, c.data) for c in chunks))
     return results
@@ -131,10 +132,6 @@ def _plan(topology: Topology, options: ReplayOptions) -> Plan:
 
 def _writer(plan: Plan, folder: Path, overwrite: bool) -> CheckpointWriter:
     return CheckpointWriter(folder, plan.name, plan.component_by_task, overwrite)
-
-
-def _stateful(plan: Plan) -> list[str]:
-    return [c.id for c in plan.topology.bolts if isinstance(c.instance, Stateful)]
 
 
 def _reading(plan: Plan, given: Mapping[str, Any], rows: Rows) -> list[str]:
@@ -204,22 +201,21 @@ def _write(
             )
     for spout, tasks in extents.items():
         writer.add(spout, "spout", _spout_rows(plan, spout, tasks))
-    for id in _stateful(plan):
-        writer.add(id, "bolt", (), getattr(plan.topology.components[id].instance, "state_version", 1))
+    version_of = {c.id: getattr(c.instance, "state_version", 1) for c in plan.topology.bolts}
+    for id in plan.stateful():
+        writer.add(id, "bolt", (), version_of[id])
     codec, timed = Codec(), set[int]()
     for kind, task, data in chunks:
         if kind in (KEPT_STATE, KEPT_TIME):
             keys, values = codec.unpack(data)[1]
             part = STATE if kind == KEPT_STATE else TIME
             id = plan.component_by_task[task]
-            version = getattr(plan.topology.components[id].instance, "state_version", 1)
-            writer.add(id, "bolt", ((task, part, k, v) for k, v in zip(keys, values, strict=True)), version)
+            writer.add(id, "bolt", ((task, part, k, v) for k, v in zip(keys, values, strict=True)), version_of[id])
             timed |= {task} if kind == KEPT_TIME else set()
     for task in plan.begin.keys() - timed:  # got no rows: its clocks are those that it began with
         id = plan.component_by_task[task]
-        if id in plan.topology.components and plan.topology.components[id].kind == "bolt":
-            version = getattr(plan.topology.components[id].instance, "state_version", 1)
-            writer.add(id, "bolt", ((task, TIME, k, v) for k, v in Begun.of(plan.begin[task]).time), version)
+        if id in version_of:
+            writer.add(id, "bolt", ((task, TIME, k, v) for k, v in Begun.of(plan.begin[task]).time), version_of[id])
     writer.close()
 
 

@@ -43,9 +43,7 @@ def in_file_order(frame: DataFrame, width: int) -> DataFrame:
     path = sf.url_decode(sf.replace(sf.input_file_name(), sf.lit("+"), sf.lit("%2B")))
     placed = frame.withColumns({_FILE: path, _BLOCK: sf.input_file_block_start(), _PLACE: sf.monotonically_increasing_id()})
     order = [sf.col(quoted(name)) for name in (_FILE, _BLOCK, _PLACE)]
-    # By ranges: Spark's sort over all rows takes no number of partitions.
-    dealt = placed.repartitionByRange(width, *order) if width else placed.repartitionByRange(*order)
-    return dealt.sortWithinPartitions(*order).drop(_FILE, _BLOCK, _PLACE)
+    return _in_ranges(placed, order, width).drop(_FILE, _BLOCK, _PLACE)
 
 
 def _reads_files(frame: DataFrame) -> bool:
@@ -79,18 +77,20 @@ def grouped(frame: DataFrame, width: int) -> DataFrame:
             # level keeps the groups equal at the last one.
             parts_left = -(-count // (width * _MOST_JOINED))
             rows = _neighbours_joined(frame, rows, count, width * parts_left)
+    return _as_frame(frame, rows)
+
+
+def _as_frame(frame: DataFrame, rows: Any) -> DataFrame:
+    """Return an RDD of Spark's rows as a frame of the columns of another one."""
     session: Any = frame.sparkSession
     return DataFrame(session._jsparkSession.internalCreateDataFrame(rows, frame._jdf.schema(), False), session)
 
 
 def _fixed(frame: DataFrame) -> tuple[DataFrame, int]:
     """Return the rows in the partitions that the frame's plan has now, and the number of these."""
-    session: Any = frame.sparkSession
     with unwrapped():
         rows = frame._jdf.queryExecution().toRdd()
-        return DataFrame(
-            session._jsparkSession.internalCreateDataFrame(rows, frame._jdf.schema(), False), session
-        ), rows.getNumPartitions()
+        return _as_frame(frame, rows), rows.getNumPartitions()
 
 
 def _with_places(frame: DataFrame, partition: Column) -> DataFrame:
@@ -129,20 +129,27 @@ def _neighbours_joined(frame: DataFrame, rows: Any, count: int, groups: int) -> 
 
 def sorted_within(frame: DataFrame, at: str) -> DataFrame:
     """Return the rows sorted by a column of times within each partition."""
-    return frame.withColumn(_PLACE, sf.monotonically_increasing_id()).sortWithinPartitions(*_order(at)).drop(_PLACE)
+    return _placed(frame).sortWithinPartitions(*_order(at)).drop(_PLACE)
 
 
 def sorted_by_task(frame: DataFrame, at: str, width: int, place: Column) -> DataFrame:
     """Return the rows brought to the partitions that an expression gives, each sorted by time, then by former position."""
-    placed = frame.withColumn(_PLACE, sf.monotonically_increasing_id())
-    return dealt_by_id(placed, width, place).sortWithinPartitions(*_order(at)).drop(_PLACE)
+    return dealt_by_id(_placed(frame), width, place).sortWithinPartitions(*_order(at)).drop(_PLACE)
 
 
 def sorted_over_all(frame: DataFrame, at: str, width: int) -> DataFrame:
     """Return the rows sorted by a column of times, then by position, over `width` partitions (0: Spark's default)."""
-    placed = frame.withColumn(_PLACE, sf.monotonically_increasing_id())
-    dealt = placed.repartitionByRange(width, *_order(at)) if width else placed.repartitionByRange(*_order(at))
-    return dealt.sortWithinPartitions(*_order(at)).drop(_PLACE)
+    return _in_ranges(_placed(frame), _order(at), width).drop(_PLACE)
+
+
+def _placed(frame: DataFrame) -> DataFrame:
+    return frame.withColumn(_PLACE, sf.monotonically_increasing_id())
+
+
+def _in_ranges(frame: DataFrame, order: Sequence[Column], width: int) -> DataFrame:
+    # By ranges: Spark's sort over all rows takes no number of partitions.
+    dealt = frame.repartitionByRange(width, *order) if width else frame.repartitionByRange(*order)
+    return dealt.sortWithinPartitions(*order)
 
 
 def _order(at: str) -> list[Column]:
@@ -206,7 +213,7 @@ def numbered(frame: DataFrame) -> DataFrame:
             both = context._jvm.PythonUtils.toSeq([heads._jdf.queryExecution().toRdd(), rows])
             union = context._jvm.org.apache.spark.rdd.SQLPartitioningAwareUnionRDD
             rows = union(context._jsc.sc(), both, count, rows.elementClassTag())
-    return DataFrame(session._jsparkSession.internalCreateDataFrame(rows, heads._jdf.schema(), False), session)
+    return _as_frame(heads, rows)
 
 
 def without_head(batches: Iterator[pa.RecordBatch]) -> tuple[int, Iterator[pa.RecordBatch]]:

@@ -12,7 +12,6 @@ from typing import Any
 
 from pyspark import SparkFiles, TaskContext
 
-from sparkstorm.api.components import Stateful
 from sparkstorm.blobs.attachments import read_attachments
 from sparkstorm.blobs.local_modules import named_in, pack_sources, remove_sources
 from sparkstorm.blobs.topology_code import classes_in, modules_of, open_topology, pack_topology
@@ -33,30 +32,6 @@ NewestTimes = Mapping[tuple[int, str, str], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """Job description sent to every partition. `kept`: streams whose rows go to the results only."""
-
-    plan: Plan
-    code: bytes
-    key: str
-    is_timed: bool
-    skip_bad: bool
-    kept: frozenset[Feed]
-    kept_states: frozenset[str]
-    columns: bool = True
-    time_fields: Mapping[Feed, str] = field(default_factory=dict)  # the column of each input that is its virtual time
-    newest_ms: NewestTimes | None = None  # more input follows; newest event times of the sources
-    shortcuts: bool = True
-    wanted: frozenset[str] = frozenset()  # names of the results that may be asked for
-    sequence: frozenset[Feed] = frozenset()  # data whose partitions follow each other: clocks continue from one to the next
-    to_sort: frozenset[Feed] = frozenset()  # data that is brought into the order of its event time over all partitions
-
-    def open(self) -> tuple[Topology, Callable[[str], Any]]:
-        """Return the topology with the groupings used for routing, and a factory of component instances."""
-        return open_topology(self.code, self.key, modules_file(self.key))
-
-
-@dataclass(frozen=True, slots=True)
 class OpenEnd:
     """State of a back-fill's sources: more is to come, and how far event time has come."""
 
@@ -66,37 +41,64 @@ class OpenEnd:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """Options of a replay."""
+    """Options of a replay as its partitions need them."""
 
     time_fields: Mapping[Feed, str] = field(default_factory=dict)  # of every input, or of none
     skip_bad: bool = False
     columns: bool = True  # bolts that take batches get batches; else rows, as live
     outputs: Collection[str] | None = None  # which results are kept beyond what stages exchange; None: every one
-    newest_ms: NewestTimes | None = None  # more input follows: windows stay open, and all task states are written
+    open_end: OpenEnd | None = None  # more input follows: windows stay open, and all task states are written
     shortcuts: bool = True  # combiners, where possible
     is_sorted: bool = False  # rows are brought into the order of their event time
-    of_tasks: frozenset[str] = frozenset()  # spouts of whose data each partition is what one task emits: it has its own clock
 
     @staticmethod
     def of(
         options: ReplayOptions,
-        names: Iterable[Feed] | Mapping[Feed, str],
+        names: Mapping[Feed, str],
         time: EventTime | None,
         open_end: OpenEnd | None = None,
         shortcuts: bool = True,
     ) -> RunSettings:
-        """Return the settings for these inputs, which may have names of their own; `time` is the options' event time."""
-        by_feed = names if isinstance(names, Mapping) else {feed: feed.spout for feed in names}
+        """Return the settings for inputs of these names; `time` is the options' event time."""
         return RunSettings(
-            {feed: time.column(str(name), feed) for feed, name in by_feed.items()} if time is not None else {},
+            {} if time is None else {feed: time.column(name, feed) for feed, name in names.items()},
             options.skip_bad,
             options.columns,
             options.outputs,
-            None if open_end is None else open_end.newest_ms,
+            open_end,
             shortcuts,
             time is not None and time.in_order,
-            frozenset() if open_end is None else open_end.of_tasks,
         )
+
+    @property
+    def is_timed(self) -> bool:
+        """Return whether rows have a virtual time."""
+        return bool(self.time_fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Job description sent to every partition. `kept`: streams whose rows go to the results only."""
+
+    # Without instances and inputs, which the code has: pickled twice, they would double what Spark
+    # sends with every task, and executors would open the second copy without the packed modules.
+    plan: Plan
+    code: bytes
+    key: str
+    settings: RunSettings
+    kept: frozenset[Feed]
+    wanted: frozenset[str]  # names of the results that may be asked for
+    sequence: frozenset[Feed]  # data whose partitions follow each other: clocks continue from one to the next
+    to_sort: frozenset[Feed]  # data that is brought into the order of its event time over all partitions
+
+    @property
+    def kept_states(self) -> list[str]:
+        """Return the bolts whose final states are results."""
+        return sorted(name.removesuffix(STATE_MARK) for name in self.wanted if name.endswith(STATE_MARK))
+
+    def open(self) -> tuple[Topology, Callable[[str], Any]]:
+        """Return the topology with the groupings used for routing, and a factory of component instances."""
+        return open_topology(self.code, self.key, modules_file(self.key))
 
 
 def make_job(plan: Plan, settings: RunSettings, by_value: Iterable[str] = (), *, is_local: bool = False) -> Job:
@@ -117,33 +119,27 @@ def make_job(plan: Plan, settings: RunSettings, by_value: Iterable[str] = (), *,
         for stream, declared in plan.topology.components[bolt].streams.items()
         if Feed(bolt, stream) in wanted and not declared.direct and not _full_copies(plan, stage, bolt, stream)
     )
-    states = frozenset(c.id for c in plan.topology.bolts if isinstance(c.instance, Stateful) and c.id + STATE_MARK in names)
     bare = replace(plan, topology=Topology({c.id: replace(c, instance=None, inputs=()) for c in plan.topology}))
-    feeds = [(stage, stage.feed) for stage in plan.stages if stage.feed is not None and stage.feed.spout not in settings.of_tasks]
+    sequence, to_sort = _histories(plan, settings)
+    return Job(bare, code, hashlib.sha256(code).hexdigest(), settings, kept, frozenset(names), sequence, to_sort)
+
+
+def _histories(plan: Plan, settings: RunSettings) -> tuple[frozenset[Feed], frozenset[Feed]]:
+    """Return the data that is one history over all partitions, and that which must be sorted to be one."""
+    # What one task of a spout emits has that task's clock, as live: nothing goes on from partition
+    # to partition.
+    of_tasks = frozenset() if settings.open_end is None else settings.open_end.of_tasks
+    feeds = [(stage, stage.feed) for stage in plan.stages if stage.feed is not None and stage.feed.spout not in of_tasks]
+    if not settings.is_sorted:
+        return frozenset(feed for _, feed in feeds), frozenset()
+    # Sorting over all partitions is a shuffle of all rows, so it is left out where sorting within
+    # them decides lateness just as well.
     to_sort = frozenset(
         feed
         for stage, feed in feeds
-        if settings.is_sorted
-        and feed in settings.time_fields
-        and needs_order(plan.topology, plan.conf, stage, settings.time_fields[feed])
+        if feed in settings.time_fields and needs_order(plan.topology, plan.conf, stage, settings.time_fields[feed])
     )
-    sequence = to_sort if settings.is_sorted else frozenset(feed for _, feed in feeds)
-    return Job(
-        bare,
-        code,
-        hashlib.sha256(code).hexdigest(),
-        bool(settings.time_fields),
-        settings.skip_bad,
-        kept,
-        states,
-        settings.columns,
-        settings.time_fields,
-        settings.newest_ms,
-        settings.shortcuts,
-        frozenset(names),
-        sequence,
-        to_sort,
-    )
+    return to_sort, to_sort
 
 
 def result_name(component: str, stream: str) -> str:
@@ -178,8 +174,7 @@ def _full_copies(plan: Plan, stage: Stage, component: str, stream: str) -> list[
 
 
 def _wanted(plan: Plan, outputs: Collection[str] | None) -> Collection[str]:
-    states = [c.id + STATE_MARK for c in plan.topology.bolts if isinstance(c.instance, Stateful)]
-    known = [*result_names(plan), *states]
+    known = [*result_names(plan), *(id + STATE_MARK for id in plan.stateful())]
     for output in outputs or ():
         if output not in known:
             raise InvalidTopologyError(f"output '{output}' is none of this replay's: {', '.join(sorted(known))}")

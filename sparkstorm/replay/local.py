@@ -20,13 +20,13 @@ from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.values.metric_values import MetricValue
 from sparkstorm.replay.equality_warnings import ReplayWarning, warnings_of
 from sparkstorm.replay.evidence import Evidence
-from sparkstorm.replay.inputs import LONG_AGO, EventTime, parse_inputs, parse_name, parse_states, running_times, starts_of
+from sparkstorm.replay.inputs import LONG_AGO, parse_inputs, parse_name, parse_states, running_times, starts_of
 from sparkstorm.replay.job import Job, RunSettings, make_job, result_names, targets_of
 from sparkstorm.replay.options import OptionArguments, ReplayOptions, options_of
-from sparkstorm.replay.plan import Feed, Plan, Stage
+from sparkstorm.replay.plan import Feed, Plan
 from sparkstorm.replay.tasks.batches import TimedRows
 from sparkstorm.replay.tasks.chunks import CLOCK, DEAD, KEPT_STATE, ROWS, START, STATE, Chunk, ChunkWriter, order_of, unpack_rows
-from sparkstorm.replay.tasks.stage import run_exchange, run_feed
+from sparkstorm.replay.tasks.stage import StageRun
 
 Values = Sequence[Any]
 
@@ -111,7 +111,7 @@ def replay_locally(
     job = make_job(plan, RunSettings.of(options, names, time, shortcuts=shortcuts), is_local=True)
     results = LocalResults(states_by_task={component: {} for component in job.kept_states})
     parts = {feed: [rows[start:end] for start, end in pairwise(_cuts(len(rows), partitions))] for feed, rows in feeds.items()}
-    run_stages(plan, job, parts, time, parse_states(topology, options.states), results)
+    run_stages(plan, job, parts, parse_states(topology, options.states), results)
     results.warnings = warnings_of(plan, results.evidence, job.sequence, time is not None)
     return results
 
@@ -125,45 +125,41 @@ def run_stages(
     plan: Plan,
     job: Job,
     parts: Mapping[Feed, Sequence[Sequence[Values]]],
-    event_time: EventTime | None,
     states: Mapping[str, Mapping[Any, Any]],
     results: LocalResults,
 ) -> list[Chunk]:
     """Run every stage over partitions of data, fill in the results and return all chunks."""
     chunks_by_stage: dict[int, list[Chunk]] = {}
     for stage in plan.stages:
+        run = StageRun(job, stage, results.evidence.merge)
         if stage.feed is not None:
-            made = _run_feed(job, stage, parts.get(stage.feed, ((),)), event_time, results)
+            made = _over_data(run, parts.get(stage.feed, ((),)))
         else:
             arrived = [c for source in plan.exchanges_into(stage) for c in chunks_by_stage[source.number]]
-            made = _run_exchange(job, stage, arrived, states.get(stage.bolts[0], {}), results)
+            made = _over_chunks(run, arrived, states.get(stage.bolts[0], {}))
         chunks_by_stage[stage.number] = made
     _collect(plan, {feed: list(chain(*each)) for feed, each in parts.items()}, chunks_by_stage, results, job.wanted)
     return list(chain(*chunks_by_stage.values()))
 
 
-def _run_feed(
-    job: Job, stage: Stage, parts: Sequence[Sequence[Values]], event_time: EventTime | None, results: LocalResults
-) -> list[Chunk]:
-    assert stage.feed is not None
-    count = min(len(parts), stage.width or len(parts))
+def _over_data(run: StageRun, parts: Sequence[Sequence[Values]]) -> list[Chunk]:
+    count = min(len(parts), run.stage.width or len(parts))
     cuts = [len(parts) * n // count for n in range(count + 1)]
-    batches = _timed(job, stage.feed, [list(chain(*parts[start:end])) for start, end in pairwise(cuts)], event_time)
-    return [
-        chunk
-        for partition, batch in enumerate(batches)
-        for chunk in run_feed(job, stage, partition, [batch], results.evidence.merge)
-    ]
+    batches = _timed(run, [list(chain(*parts[start:end])) for start, end in pairwise(cuts)])
+    return [chunk for partition, batch in enumerate(batches) for chunk in run.over_data(partition, [batch])]
 
 
-def _timed(job: Job, feed: Feed, parts: Sequence[Sequence[Values]], event_time: EventTime | None) -> list[TimedRows]:
+def _timed(run: StageRun, parts: Sequence[Sequence[Values]]) -> list[TimedRows]:
     """Return the rows of every partition with the virtual times they have on Spark."""
+    job, feed = run.job, run.stage.feed
+    assert feed is not None
     codec = Codec()
     values = [[tuple(map(codec.normalise, row)) for row in part] for part in parts]
-    if event_time is None or not any(values):  # a stream without rows need not have the column
+    # A stream without rows need not have the column.
+    if feed not in job.settings.time_fields or not any(values):
         return [(part, [0] * len(part)) for part in values]
     fields = job.plan.topology.components[feed.spout].streams[feed.stream].fields
-    column = event_time.column(feed.spout, feed)
+    column = job.settings.time_fields[feed]
     if column not in fields:
         raise InvalidTopologyError(f"input '{feed.spout}' has no column '{column}' for the event time; it has {', '.join(fields)}")
     place = fields.index(column)
@@ -174,7 +170,7 @@ def _timed(job: Job, feed: Feed, parts: Sequence[Sequence[Values]], event_time: 
     if feed in job.to_sort:
         whole = sorted(chain(*values), key=partial(_at, place))
         values = [whole[start:end] for start, end in pairwise(_cuts(len(whole), len(values)))]
-    elif event_time.in_order:
+    elif job.settings.is_sorted:
         for part in values:
             part.sort(key=partial(_at, place))
     newest = [max((row[place] for row in part if row[place] is not None), default=None) for part in values]
@@ -187,14 +183,12 @@ def _at(place: int, row: tuple[Any, ...]) -> int:
     return LONG_AGO if at_ms is None else at_ms
 
 
-def _run_exchange(
-    job: Job, stage: Stage, arrived: Iterable[Chunk], initial: Mapping[Any, Any], results: LocalResults
-) -> list[Chunk]:
-    tasks = job.plan.tasks(stage.bolts[0])
+def _over_chunks(run: StageRun, arrived: Iterable[Chunk], initial: Mapping[Any, Any]) -> list[Chunk]:
+    tasks = run.job.plan.tasks(run.stage.bolts[0])
     chunks = [Chunk(START, task, 0, 0, 0, task, "", 0, b"") for task in tasks]
     chunks += state_chunks(tasks, ((key, value, None) for key, value in initial.items()))
     chunks += [c for c in arrived if c.kind in (CLOCK, ROWS) and c.target in tasks]
-    return list(run_exchange(job, stage, iter(sorted(chunks, key=order_of)), results.evidence.merge))
+    return list(run.over_chunks(sorted(chunks, key=order_of)))
 
 
 def state_chunks(tasks: Sequence[int], rows: Iterable[tuple[Any, Any, int | None]]) -> list[Chunk]:

@@ -17,8 +17,10 @@ from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.normalise import normalise_topology
 from sparkstorm.model.tasks import number_tasks, tasks_by_component
 from sparkstorm.model.topology import Component, Grouping, Topology, validate
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.values.value_types import register
 from sparkstorm.settings import SubmissionSettings
+from sparkstorm.tasks.task_parts import TaskParts
 
 _FREE = ("shuffle", "none", "local_or_shuffle")  # groupings that leave the choice of the task to us
 NOT_RUN = (Effects.MUTE, Effects.REDIRECT)
@@ -70,6 +72,16 @@ class Plan:
     def tasks(self, component: str) -> list[int]:
         """Return the sorted task ids of a component, as live."""
         return tasks_by_component(self.component_by_task)[component]
+
+    def parts(self, codec: Codec, streams: Mapping[str, tuple[str, ...]]) -> TaskParts:
+        """Return the parts of the tasks of one host, to which streams of these fields come beside the declared ones."""
+        # A live run's id goes on with a number and a time. Seeds of groupings use the name before
+        # them alone, so that the first targets of shuffles are those of the live run.
+        return TaskParts(f"{self.name}-0-0", self.topology, self.conf, self.component_by_task, codec, streams)
+
+    def stateful(self) -> list[str]:
+        """Return the bolts that keep a state."""
+        return [c.id for c in self.topology.bolts if isinstance(c.instance, Stateful)]
 
     def stage_of(self, component: str, stream: str) -> Stage:
         """Return the stage that emits a stream."""

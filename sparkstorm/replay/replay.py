@@ -38,12 +38,10 @@ def start(topology: Topology, inputs: Mapping[str, DataFrame], options: ReplayOp
     result_types = declared_columns(plan, options.types)
     feeds = parse_inputs(topology, inputs)
     names = {parse_name(topology, name): name for name in inputs}
-    time = options.time()
-    job = make_job(plan, RunSettings.of(options, names, time, open_end), options.by_value)
+    job = make_job(plan, RunSettings.of(options, names, options.time(), open_end), options.by_value)
     if not feeds:
         raise InvalidTopologyError("a replay needs data for every spout")
-    stages = SparkStages(next(iter(feeds.values())).sparkSession, plan, job)
-    stages.give(feeds, parse_states(topology, options.states), time, names)
+    stages = SparkStages(plan, job, feeds, parse_states(topology, options.states), names)
     return Replay(plan, stages, result_types)
 
 

@@ -20,7 +20,7 @@ _HEARD = "m", "i"
 class Begun:
     """Unpacked journal entries from which one task continues."""
 
-    state: list[tuple[Any, Any]] = field(default_factory=list)
+    state: Iterable[Any] = ()  # keys and values
     time: list[tuple[Any, Any]] = field(default_factory=list)  # windows, timers, queues, and clocks of its outputs
     version: int = 1  # of the state
     position: Any = None
@@ -32,7 +32,7 @@ class Begun:
         # Lenient: a value whose class is not registered in this process goes on as its fields.
         found, codec = Begun(), Codec(is_lenient=True)
         for entry in map(codec.unpack, entries):
-            found.state += entry.get("s", ())
+            found.state = [*found.state, *entry.get("s", ())]
             found.time += [(place, value) for key, value in entry.get("w", ()) if (place := as_key(key))[0] not in _HEARD]
             found.version = entry.get("v", found.version)
             if "o" in entry:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import pyarrow as pa
@@ -18,11 +18,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from sparkstorm.api.columns import check_batch, rows_of
 from sparkstorm.api.components import ReplayableSpout
-from sparkstorm.api.context import TopologyContext
-from sparkstorm.errors import CodecError, ReplayFailedError
-from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.errors import ReplayFailedError
+from sparkstorm.executor.emitter import Emitter
+from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error
 from sparkstorm.executor.watermark_routes import TimePlan
-from sparkstorm.model.tasks import tasks_by_component
+from sparkstorm.model.topology import DEFAULT_STREAM
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.arrow_map import map_in_arrow
 from sparkstorm.replay.failures import unwrapped
@@ -30,6 +30,7 @@ from sparkstorm.replay.job import Job
 from sparkstorm.replay.plan import Plan
 from sparkstorm.replay.results.types import TAGGED, definite_type, merged_type, seen_type, typed_array
 from sparkstorm.replay.savepoints import Begun
+from sparkstorm.replay.tasks.out_edges import kept_outputs
 from sparkstorm.windowing.watermarks import END, LAST_MS, NEVER
 
 # A source that gives nothing for so long has no more history: half a second in all.
@@ -48,38 +49,31 @@ class Extent:
     has_ended: bool
 
 
-@dataclass(slots=True)
-class _Kept:
-    """SpoutOutputCollector that collects rows; tuples are not tracked, since a replay has no acks."""
+class _Collector:
+    """SpoutOutputCollector whose rows are kept; tuples are not tracked, since a replay has no acks."""
 
-    component: str
-    fields_by_stream: Mapping[str, tuple[str, ...]]
-    codec: Codec = field(default_factory=Codec)
-    rows: list[Row] = field(default_factory=list)
+    def __init__(self, emitter: Emitter) -> None:
+        self.rows: list[Row] = []
+        self._emitter = emitter
 
-    def emit(self, values: Any, message_id: Any = None, stream: str = "default") -> None:
-        fields = self.fields_by_stream.get(stream)
-        if fields is None or len(values) != len(fields):
-            known = "; ".join(f"{name} ({', '.join(fields)})" for name, fields in self.fields_by_stream.items())
-            raise ReplayFailedError(f"spout '{self.component}' emitted {len(values)} values to stream '{stream}'; it has {known}")
-        try:
-            self.rows.append((stream, tuple(map(self.codec.normalise, values))))
-        except CodecError as error:
-            raise ReplayFailedError(f"spout '{self.component}', stream '{stream}': {error}") from error
+    def emit(self, values: Any, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None:
+        # Checked as live rows are, every value: rows become columns of Arrow, whose errors name
+        # neither stream nor field.
+        self.rows.append((stream, self._emitter.check(values, stream, None)))
 
-    def emit_batch(self, batch: Any, message_id: Any = None, stream: str = "default") -> None:
+    def emit_batch(self, batch: Any, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None:
         check_batch(batch)
         for values in rows_of(batch):
             self.emit(values, message_id, stream)
 
-    def emit_direct(self, task: int, values: Any, message_id: Any = None, stream: str = "default") -> None:
-        raise ReplayFailedError(f"spout '{self.component}' names the tasks it emits to; as data, rows do not")
+    def emit_direct(self, task: int, values: Any, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None:
+        raise ReplayFailedError(f"spout '{self._emitter.component}' names the tasks it emits to; as data, rows do not")
 
     def keep_position(self, message_id: Any) -> None:
         """Positions are kept by none here."""
 
     def report_error(self, error: BaseException | str) -> None:
-        raise ReplayFailedError(f"spout '{self.component}' reported: {describe_error(error)}")
+        raise ReplayFailedError(f"spout '{self._emitter.component}' reported: {describe_error(error)}")
 
 
 class SpoutReader:
@@ -88,15 +82,14 @@ class SpoutReader:
     def __init__(self, plan: Plan, spout: ReplayableSpout, component: str, index: int) -> None:
         self.component, self.index = component, index
         self._spout = spout
-        tasks = tasks_by_component(plan.component_by_task)[component]
-        declared = plan.topology.components[component]
-        self._kept = _Kept(component, {name: stream.fields for name, stream in declared.streams.items()})
-        conf = {**plan.conf, **declared.conf}
-        context = TopologyContext(
-            f"{plan.name}-0-0", tasks[index], component, plan.component_by_task, (tasks[index],), conf, lambda: 0
-        )
-        self._call(lambda: spout.open(conf, context, self._kept))
-        begun = Begun.of(plan.begin.get(tasks[index], ()))
+        task = plan.tasks(component)[index]
+        self._codec = Codec()
+        parts = plan.parts(self._codec, {})
+        outputs, _ = kept_outputs(parts, task)
+        self._kept = _Collector(Emitter(component, outputs.routes, False))
+        context = parts.context(task, (task,), lambda: 0)
+        self._call(lambda: spout.open(context.conf, context, self._kept))
+        begun = Begun.of(plan.begin.get(task, ()))
         if begun.is_positioned:
             self._call(lambda: spout.restore(begun.position))
 
@@ -104,13 +97,12 @@ class SpoutReader:
         """Yield rows until there are this many (or a few more, since one call is not cut) or no more come."""
         count = idle = 0
         while (most is None or count < most) and idle < _IDLE_CALLS and not self._spout.is_exhausted():
-            self._call(self._spout.next_tuple)
-            idle = 0 if self._kept.rows else idle + 1
+            rows = self._next_rows()
+            idle = 0 if rows else idle + 1
             if idle:
                 time.sleep(_IDLE_PAUSE_S)
-            count += len(self._kept.rows)
-            yield from self._kept.rows
-            self._kept.rows.clear()
+            count += len(rows)
+            yield from rows
 
     def measure(self, most: int | None, clocks: Mapping[str, Mapping[str, int]], see: Callable[[Row], None]) -> Extent:
         """Return the extent of the history; `clocks` are positions of times by stream and field, `see` is called with every row."""
@@ -134,8 +126,7 @@ class SpoutReader:
             yield row
         for _ in range(_IDLE_CALLS):  # to find out that nothing follows takes calls, too
             if count == extent.rows and self.handed() != extent.handed:
-                self._call(self._spout.next_tuple)
-                count += len(self._kept.rows)
+                count += len(self._next_rows())
         if count != extent.rows or self.handed() != extent.handed:
             raise ReplayFailedError(
                 f"spout '{self.component}' (task {self.index + 1} of its own) gave {count} rows up to "
@@ -145,7 +136,13 @@ class SpoutReader:
 
     def handed(self) -> Any:
         """Return the position that the spout hands over now."""
-        return self._kept.codec.normalise(self._call(self._spout.hand_over))
+        return self._codec.normalise(self._call(self._spout.hand_over))
+
+    def _next_rows(self) -> list[Row]:
+        """Return what one call of the spout emits."""
+        self._call(self._spout.next_tuple)
+        rows, self._kept.rows = self._kept.rows, []
+        return rows
 
     def __enter__(self) -> Self:
         return self
@@ -158,7 +155,7 @@ class SpoutReader:
             return call()
         except ReplayFailedError:
             raise
-        except (Exception, SystemExit) as error:  # user code
+        except USER_ERRORS as error:
             raise ReplayFailedError(
                 f"spout '{self.component}' (task {self.index + 1} of its own) failed over its history: {describe_error(error)}"
             ) from error

@@ -36,19 +36,19 @@ _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _GOLDEN_HIGH, _GOLDEN_LOW = 0x9E3779B9 - (1 << 32), 0x7F4A7C15
 
 
-def sql_shuffled_input(plan: Plan, job: Job, stage: Stage, is_sorted: bool = False) -> Subscription | None:
-    """Return the stage's only input if it is data that Spark can partition among the tasks; else None.
-
-    `is_sorted`: rows with a time are brought into its order.
-    """
+def sql_shuffled_input(plan: Plan, job: Job, stage: Stage) -> Subscription | None:
+    """Return the stage's only input if it is data that Spark can partition among the tasks; else None."""
     bolt = plan.topology.components[stage.bolts[0]]
-    if not job.shortcuts or job.skip_bad or job.newest_ms is not None or len(bolt.inputs) != 1:
+    options = job.settings
+    if not options.shortcuts or options.skip_bad or options.open_end is not None or len(bolt.inputs) != 1:
         return None
     instance, only = bolt.instance, bolt.inputs[0]
-    if job.is_timed:
+    if options.is_timed:
         settings, feed = settings_of(bolt, plan.conf), Feed(only.component, only.stream)
-        is_other_time = settings is not None and settings.is_event_time and settings.timestamp_field != job.time_fields.get(feed)
-        if not is_sorted or is_other_time or feed in job.to_sort:
+        is_other_time = (
+            settings is not None and settings.is_event_time and settings.timestamp_field != options.time_fields.get(feed)
+        )
+        if not options.is_sorted or is_other_time or feed in job.to_sort:
             return None
     elif not getattr(instance, "order_insensitive", False) or isinstance(instance, CombiningBolt | WindowedBolt | TimedBolt):
         # A CombiningBolt is left out too: combining before the
@@ -59,7 +59,7 @@ def sql_shuffled_input(plan: Plan, job: Job, stage: Stage, is_sorted: bool = Fal
     # reader of it, needs the Python stage anyway.
     is_bare = source.feed is not None and not source.bolts and len(plan.tasks(only.component)) == 1
     is_sole = is_bare and only.grouping.kind == "fields" and len(plan.readers(source)) == 1
-    return only if is_sole and (job.is_timed or not _minds_order(plan, bolt)) else None
+    return only if is_sole and (options.is_timed or not _minds_order(plan, bolt)) else None
 
 
 def _minds_order(plan: Plan, bolt: Component) -> bool:

@@ -38,7 +38,7 @@ from sparkstorm.model.topology import WINDOW_STREAM
 from sparkstorm.recording.capsule_files import ENDING, write_capsule
 from sparkstorm.recording.capsule_tests import text_of_test
 from sparkstorm.replay import open_capsule
-from sparkstorm.replay.stepping.timed import any_stepper
+from sparkstorm.replay.stepping.stepper import Stepper
 from sparkstorm.testing import FeederSpout, LocalCluster
 
 BOLTS = (BasicBolt, Bolt, WindowedBolt, TimedBolt, TransactionalSink)
@@ -263,6 +263,6 @@ def test_a_shadow_of_a_topology_with_a_sink_steps_through_its_bolts(
     version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Code, "is_faulty", version == "faulty")
-    steps = any_stepper(topology(BasicBolt, tmp_path), "it", {})
+    steps = Stepper(topology(BasicBolt, tmp_path), "it", cells=())
     _, reason, _, _ = steps.outcome(ROW, "rows")
     assert (reason is None) == (version == "mended")

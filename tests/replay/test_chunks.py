@@ -14,7 +14,7 @@ from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.job import RunSettings, make_job
 from sparkstorm.replay.plan import make_plan
 from sparkstorm.replay.tasks.chunks import ROWS, START, Chunk, ChunkWriter, order_of, unpack_rows
-from sparkstorm.replay.tasks.stage import run_exchange, run_feed
+from sparkstorm.replay.tasks.stage import StageRun
 from tests.replay.random_topologies import random_topology
 
 
@@ -59,9 +59,10 @@ def test_a_stage_that_runs_again_on_chunks_in_another_order_makes_the_same_chunk
     job = make_job(plan, RunSettings(skip_bad=skip_bad), is_local=True)
     made: dict[int, list[Chunk]] = {}
     for stage in plan.stages:
+        run = StageRun(job, stage, lambda _: None)
         if stage.feed is not None:
             values = rows[stage.feed.spout]
-            made[stage.number] = list(run_feed(job, stage, 0, [(values, [0] * len(values))], lambda *_: None))
+            made[stage.number] = list(run.over_data(0, [(values, [0] * len(values))]))
             continue
         tasks = plan.tasks(stage.bolts[0])
         chunks = [Chunk(START, task, 0, 0, 0, task, "", 0, b"") for task in tasks]
@@ -69,7 +70,7 @@ def test_a_stage_that_runs_again_on_chunks_in_another_order_makes_the_same_chunk
         runs = []
         for _ in range(3):
             random.shuffle(chunks)
-            runs.append(list(run_exchange(job, stage, iter(sorted(chunks, key=order_of)), lambda *_: None)))
+            runs.append(list(run.over_chunks(sorted(chunks, key=order_of))))
         assert runs[0] == runs[1] == runs[2]
         made[stage.number] = runs[0]
     assert sum(len(chunks) for chunks in made.values()) > len(made)

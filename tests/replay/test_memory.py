@@ -18,9 +18,9 @@ from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay import replay_locally
 from sparkstorm.replay.job import Job, RunSettings, make_job
 from sparkstorm.replay.plan import Feed, make_plan
-from sparkstorm.replay.tasks.batches import BatchSizer
+from sparkstorm.replay.tasks.batches import Sizer
 from sparkstorm.replay.tasks.chunks import KEPT_STATE, ROWS, START, Chunk, ChunkWriter, order_of
-from sparkstorm.replay.tasks.stage import run_exchange, run_feed
+from sparkstorm.replay.tasks.stage import StageRun
 from tests.replay import counting
 from tests.replay.bolts import Source
 
@@ -85,7 +85,7 @@ def test_chunks_leave_while_batches_still_come_in(shortcuts: bool) -> None:
     job, taken = job_of(Many(1), shortcuts=shortcuts), [0]
     batches = [pa.RecordBatch.from_pydict({"n": list(range(10_000))})] * 10
     behind = 0
-    for number, _ in enumerate(run_feed(job, job.plan.stages[0], 0, counted(batches, taken), nothing)):
+    for number, _ in enumerate(StageRun(job, job.plan.stages[0], nothing).over_data(0, counted(batches, taken))):
         behind = max(behind, taken[0] - number)
     assert taken[0] == 10 and behind <= 5
 
@@ -112,16 +112,16 @@ def test_few_rows_go_in_where_each_makes_many(shortcuts: bool) -> None:
     job = job_of(Many(3_000), shortcuts=shortcuts)
     batch = pa.RecordBatch.from_pydict({"n": list(range(200))})
     counting.clear()
-    next(run_feed(job, job.plan.stages[0], 0, [batch], nothing))
+    next(StageRun(job, job.plan.stages[0], nothing).over_data(0, [batch]))
     assert counting.COUNTS["executed"] == 64  # the first go
-    sizer = BatchSizer()
+    sizer = Sizer()
     sizer.learn(64, 64 * 5_000)
     assert sizer.rows * 5_000 <= 1 << 17
     assert [len(part) for part in sizer.parts(range(60))] == [26, 26, 8]
 
 
 def test_the_pace_doubles_while_rows_make_few() -> None:
-    sizer = BatchSizer()
+    sizer = Sizer()
     for _ in range(20):
         sizer.learn(sizer.rows, sizer.rows)
     assert sizer.rows == 16_384
@@ -134,11 +134,11 @@ def test_an_exchange_takes_chunks_one_by_one_and_hands_its_state_out_in_pieces()
     (task,) = job.plan.tasks("remember")
     (sender,) = job.plan.tasks("first")
     writer = ChunkWriter(Codec(), 1, False)
-    writer.size.rows = 200
+    writer.sizer.rows = 200
     rows = [((n,), 0) for n in range(4_000)]
     chunks = [Chunk(START, task, 0, 0, 0, task, "", 0, b""), *writer.rows(task, sender, "default", rows)]
     waiting, states = 0, 0
-    for number, chunk in enumerate(run_exchange(job, stage, counted(chunks, taken), nothing)):
+    for number, chunk in enumerate(StageRun(job, stage, nothing).over_chunks(counted(chunks, taken))):
         if chunk.kind == KEPT_STATE:
             states += 1
             assert len(chunk.data) <= 4 << 20
@@ -200,9 +200,9 @@ def test_windows_fire_while_the_tasks_of_later_data_have_not_begun() -> None:
     for partition in (0, 1):
         times = [partition * 100_000 + 10 * n for n in range(10_000)]
         batches = [([(at,) for at in times[n : n + 500]], times[n : n + 500]) for n in range(0, 10_000, 500)]
-        chunks += [chunk for chunk in run_feed(job, plan.stages[0], partition, batches, nothing) if chunk.kind == ROWS]
+        chunks += [chunk for chunk in StageRun(job, plan.stages[0], nothing).over_data(partition, batches) if chunk.kind == ROWS]
     counting.clear()
     (stage,) = [stage for stage in plan.stages if stage.bolts == ("windows",)]
-    made = run_exchange(job, stage, read(sorted(chunks, key=order_of)), nothing)
+    made = StageRun(job, stage, nothing).over_chunks(read(sorted(chunks, key=order_of)))
     assert sum(chunk.rows for chunk in made if chunk.kind == ROWS) == 200
     assert 0 < counting.COUNTS["first window"] < len(chunks) / 2 < counting.COUNTS["read"] == len(chunks)

@@ -31,7 +31,7 @@ from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.tuples import Source as Sender
 from sparkstorm.replay import replay
-from sparkstorm.replay.job import RunSettings, make_job
+from sparkstorm.replay.job import OpenEnd, RunSettings, make_job
 from sparkstorm.replay.plan import Feed, make_plan
 from sparkstorm.replay.sql_shuffle import checked_places, place_of, sql_shuffled_input
 from tests.replay.bolts import Source
@@ -148,14 +148,14 @@ def test_what_may_be_divided_by_spark_and_what_not() -> None:
     assert not is_divided(summed(Sum()), skip_bad=True)
     assert not is_divided(summed(Sum()), shortcuts=False), "the plain twin"
     assert not is_divided(summed(Sum()), time_fields={Feed("events", "default"): "amount"})
-    assert not is_divided(summed(Sum()), newest_ms={}), "a checkpoint follows"
+    assert not is_divided(summed(Sum()), open_end=OpenEnd({}, frozenset())), "a checkpoint follows"
 
 
 def test_with_an_event_time_rows_must_be_in_the_order_that_decides_lateness() -> None:
     def is_taken(bolt: Any, is_sorted: bool = True, time: str = "amount") -> bool:
         plan = make_plan(summed(bolt), merge({}).as_dict(), "test", {})
         settings = RunSettings(time_fields={Feed("events", "default"): time}, is_sorted=is_sorted)
-        return sql_shuffled_input(plan, make_job(plan, settings, is_local=True), plan.stages[-1], is_sorted) is not None
+        return sql_shuffled_input(plan, make_job(plan, settings, is_local=True), plan.stages[-1]) is not None
 
     assert is_taken(InOrder()), "order is that of time"
     assert not is_taken(InOrder(), is_sorted=False)

@@ -8,7 +8,6 @@ from sparkstorm.api import BasicOutputCollector, Duration, TopologyBuilder, Wind
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.topology import WATERMARK_STREAM, WINDOW_STREAM, Topology
 from sparkstorm.replay.stepping.stepper import Stepper
-from sparkstorm.replay.stepping.timed import any_stepper
 from tests.replay.bolts import Picky, Source, many_streams, word_count
 
 
@@ -58,8 +57,8 @@ def test_a_windowed_bolt_is_stepped_through_with_its_stored_windows_only() -> No
     builder.set_spout("source", Source("value", "at_ms"))
     builder.set_bolt("sizes", bolt).shuffle_grouping("source")
     with pytest.raises(InvalidTopologyError, match="'sizes' has windows or timers, which cannot be stepped through"):
-        any_stepper(builder.build(), "sizes", {}, cells=None)
-    steps = any_stepper(builder.build(), "sizes", {})
+        Stepper(builder.build(), "sizes")
+    steps = Stepper(builder.build(), "sizes", cells=())
     outcomes = [steps.outcome((1, at_ms), "source", at_ms=9) for at_ms in (0, 500, 1500)]
     outcomes += [steps.outcome((at_ms,), "", WATERMARK_STREAM, 9) for at_ms in (999, 1000, 2000)]
     assert [emitted.get("default") for emitted, *_ in outcomes] == [None, None, None, None, [(2,)], [(1,)]]

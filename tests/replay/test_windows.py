@@ -218,7 +218,7 @@ def test_on_spark_rows_come_to_their_tasks_in_the_order_of_time_and_then_of_plac
     plan = make_plan(topology, merge({}).as_dict(), "replay", {})
     times = {Feed(spout.id, "default"): "ts" for spout in topology.spouts}
     job = make_job(plan, RunSettings(time_fields=times, is_sorted=True), is_local=True)
-    assert [sql_shuffled_input(plan, job, s, True) is not None for s in plan.stages if not s.feed] == [True] * 4
+    assert [sql_shuffled_input(plan, job, s) is not None for s in plan.stages if not s.feed] == [True] * 4
     local = replay_locally(topology, {spout.id: data for spout in topology.spouts}, event_time=EventTime("ts"))
     found = replay(topology, {spout.id: frame for spout in topology.spouts}, event_time=EventTime("ts"))
     for bolt in topology.bolts:

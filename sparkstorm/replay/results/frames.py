@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -50,8 +50,8 @@ class Replay(Mapping[str, DataFrame]):
         self._columns = columns
         self._frames: dict[str, DataFrame] = {}
         spouts = {c.id for c in plan.topology.spouts}
-        self._feeds = {n: feed for n, feed in result_names(plan).items() if feed.spout in spouts or stages.may_ask(n)}
-        self._stateful = [c.id + STATE_MARK for c in plan.topology.bolts if stages.keeps_state(c.id)]
+        self._feeds = {n: feed for n, feed in result_names(plan).items() if feed.spout in spouts or n in stages.job.wanted}
+        self._stateful = [id + STATE_MARK for id in plan.stateful() if id + STATE_MARK in stages.job.wanted]
 
     def __getitem__(self, name: str) -> DataFrame:
         if name not in self._frames:
@@ -89,33 +89,34 @@ class Replay(Mapping[str, DataFrame]):
         return len(self._feeds) + len(self._stateful)
 
     def _frame(self, name: str) -> DataFrame:
-        if name in self._stateful:
-            return self._state(name)
-        if name not in self._feeds:
+        if name not in self._feeds and name not in self._stateful:
             raise KeyError(
                 f"there is no result '{name}', only {', '.join(self)}"
                 + ("; others were not asked for in `outputs`" if name in result_names(self._plan) else "")
             )
-        feed = self._feeds[name]
+        feed = self._feeds.get(name, Feed(name.removesuffix(STATE_MARK), ""))
         if self._plan.topology.components[feed.spout].kind == "spout":
             return self._stages.input(feed)
         stage = self._plan.stage_of(feed.spout, feed.stream)
-        # Of declared types alone: to find types, the rows are
-        # read once more, and then they must be kept.
+        # Of declared types alone: to find types, the rows are read once more, and then they must be kept.
         if self._is_declared(name) and self._stages.only_result(stage) == name:
             return self._only(stage, name)
-        tasks, targets = self._plan.tasks(feed.spout), targets_of(self._plan, feed.spout, feed.stream)
-        chunks = (
-            self._stages.frame(stage)
-            .where(f"kind = {ROWS} AND sender BETWEEN {tasks[0]} AND {tasks[-1]} AND target BETWEEN {targets[0]} AND {targets[-1]}")
-            .where(sf.col("stream").isin(feed.stream, LATE_PREFIX + feed.stream))
-        )
-        return self._typed(name, chunks)
+        return self._typed(name, self._stages.frame(stage).where(self._chunks_of(name, feed)))
+
+    def _chunks_of(self, name: str, feed: Feed) -> Column:
+        """Return the condition that the chunks of a result fulfil."""
+        tasks = self._plan.tasks(feed.spout)
+        if name in self._stateful:
+            return sf.expr(f"kind = {KEPT_STATE} AND target BETWEEN {tasks[0]} AND {tasks[-1]}")
+        targets = targets_of(self._plan, feed.spout, feed.stream)
+        sent = f"kind = {ROWS} AND sender BETWEEN {tasks[0]} AND {tasks[-1]} AND target BETWEEN {targets[0]} AND {targets[-1]}"
+        return sf.expr(sent) & sf.col("stream").isin(feed.stream, LATE_PREFIX + feed.stream)
 
     @property
     def warnings(self) -> tuple[ReplayWarning, ...]:
         """Return why these results may differ from those of a live run, by the topology and the stages run so far."""
-        return warnings_of(self._plan, self._stages.evidence.value, self._stages.sequence, self._stages.is_timed)
+        job = self._stages.job
+        return warnings_of(self._plan, self._stages.evidence.value, job.sequence, job.settings.is_timed)
 
     def state(self, component: str) -> DataFrame:
         """Return a stateful bolt's final keys and values with their tasks; usable as another run's initial state."""
@@ -130,12 +131,13 @@ class Replay(Mapping[str, DataFrame]):
     @property
     def dead_letter_lines(self) -> DataFrame:
         """Return the same as a DataFrame with a line of JSON per record: the format of a run's `dead-letters.jsonl`."""
-        if not self._stages.skips_bad:
+        settings = self._stages.job.settings
+        if not settings.skip_bad:
             return self._stages.spark.createDataFrame([], from_arrow_schema(_LINES))
         frames = [
             self._stages.frame(stage)
             for stage in self._plan.stages
-            if self._stages.is_kept(stage) and (stage.bolts or self._stages.is_timed)
+            if self._stages.is_kept(stage) and (stage.bolts or settings.is_timed)
         ]
         chunks = reduce(DataFrame.union, frames).where(f"kind = {DEAD}")
         return map_in_arrow(chunks, _lines, from_arrow_schema(_LINES))
@@ -186,15 +188,6 @@ class Replay(Mapping[str, DataFrame]):
         """Return the chunks of some kinds of all stages with bolts."""
         frames = [self._stages.frame(stage) for stage in self._plan.stages if stage.bolts]
         return reduce(DataFrame.union, frames).where(sf.col("kind").isin(*kinds))
-
-    def _state(self, name: str) -> DataFrame:
-        component = name.removesuffix(STATE_MARK)
-        stage = next(s for s in self._plan.stages if s.has(component))
-        if self._is_declared(name) and self._stages.only_result(stage) == name:
-            return self._only(stage, name)
-        tasks = self._plan.tasks(component)
-        chunks = self._stages.frame(stage).where(f"kind = {KEPT_STATE} AND target BETWEEN {tasks[0]} AND {tasks[-1]}")
-        return self._typed(name, chunks)
 
     def _is_declared(self, name: str) -> bool:
         """Return whether the types of all columns of a result are known before its stages run."""

@@ -12,14 +12,12 @@ from types import FrameType
 from typing import Any
 
 from sparkstorm.api.sinks import TransactionalSink
-from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.errors import RecordingError
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import FailureKind
 from sparkstorm.model.topology import Topology
 from sparkstorm.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS, read_capsule
 from sparkstorm.replay.stepping.stepper import Step, Stepper
-from sparkstorm.replay.stepping.timed import TimedStepper
 
 _OURS = str(Path(__file__).parents[2])
 _MOST_LINES = 10_000
@@ -57,10 +55,9 @@ class Capsule:
         component = topology.components.get(letter.component)
         if component is not None and isinstance(component.instance, TransactionalSink):
             self._require_write()
-        if component is not None and isinstance(component.instance, WindowedBolt | TimedBolt):
-            return TimedStepper(topology, letter, conf, met).execute_letter()
-        steps = Stepper(topology, letter.component, conf=conf, state=met, task_index=letter.index)
-        return steps.execute(letter.values, letter.source_component, letter.stream, letter.time_ms)
+        cells = (letter.window or {}).get("cells", ())
+        steps = Stepper(topology, letter.component, conf=conf, state=met, task_index=letter.index, cells=cells)
+        return steps.execute_letter(letter)
 
     def _require_write(self) -> None:
         """Refuse a letter of a sink's target, which names no error of user code."""

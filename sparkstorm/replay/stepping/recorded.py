@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def recorded(path: str | Path) -> list[Slice]:
         if last is not None and (header.component, header.task) != (last.component, last.task):
             raise RecordingError(f"{path} holds what several tasks were given: name the folder of one of them")
         if last is not None and not header.lost and (header.token, header.number) == (last.token, last.number + 1):
-            slices[-1] = _longer(slices[-1], rows)
+            slices[-1] = replace(slices[-1], tuples=(*slices[-1].tuples, *_tuples(rows)))
         else:
             slices.append(_slice(header, state, rows))
         last = header
@@ -91,10 +91,6 @@ def _segment(path: Path) -> tuple[Header, list[Any], list[Row]] | None:
 def _slice(header: Header, state: list[Any], rows: list[Row]) -> Slice:
     pairs = {tuple(key) if isinstance(key, list) else key: value for key, value in state} if header.has_state else None
     return Slice(header.component, header.task, header.index, pairs, header.is_stateful, header.lost, _tuples(rows))
-
-
-def _longer(known: Slice, rows: list[Row]) -> Slice:
-    return Slice(known.component, known.task, known.index, known.state, known.is_stateful, known.lost, known.tuples + _tuples(rows))
 
 
 def _tuples(rows: list[Row]) -> tuple[RecordedTuple, ...]:

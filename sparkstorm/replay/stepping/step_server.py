@@ -20,7 +20,7 @@ from sparkstorm.errors import SparkStormError
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.recording.versions import read_frame, write_frame
-from sparkstorm.replay.stepping.timed import any_stepper
+from sparkstorm.replay.stepping.stepper import Stepper
 
 _REFUSED = 3
 
@@ -31,7 +31,7 @@ def serve(code: bytes, component: str, source: IO[bytes], sink: IO[bytes], folde
     topology, make_instance = open_topology(code, hashlib.sha256(code).hexdigest(), folder / "modules.zip")
     whole = Topology({c.id: replace(c, instance=make_instance(c.id) if c.kind == "bolt" else None) for c in topology})
     conf = read_frame(source, codec)
-    stepper = any_stepper(whole, component, conf)
+    stepper = Stepper(whole, component, conf=conf, cells=())
     while True:
         try:
             kind, *rest = read_frame(source, codec)
@@ -40,7 +40,7 @@ def serve(code: bytes, component: str, source: IO[bytes], sink: IO[bytes], folde
         if kind == "begin":
             index, pairs, cells = rest
             state = {tuple(key) if isinstance(key, list) else key: value for key, value in pairs}
-            stepper = any_stepper(whole, component, conf, state, index, cells)
+            stepper = Stepper(whole, component, conf=conf, state=state, task_index=index, cells=cells)
             write_frame(sink, codec, [])
             continue
         outcomes = [stepper.outcome(values, sender, stream, at_ms) for sender, stream, values, at_ms in rest[0]]

@@ -1,4 +1,10 @@
-"""Steps one bolt through recorded input, tuple by tuple, to reproduce a failure in a unit test or a notebook."""
+"""Steps one bolt through recorded input, tuple by tuple, to reproduce a failure in a unit test or a notebook.
+
+Law: a step calls no target outside and changes nothing but the stepper's own task, whatever the bolt's
+effects are. The task is that of a replay, so a failed step leaves no trace, as a failed input does live.
+Left out: a worker with a store of its own, which a unit test would wait for, and retries: the second
+try of a step would hide why the first one failed.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +20,28 @@ from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.config import check, merge
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.executor.emitter import Route
+from sparkstorm.errors import InvalidTopologyError, RecordingError
 from sparkstorm.executor.runner import RetryPolicy
-from sparkstorm.grouping.routes import Target
-from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.executor.watermark_routes import MARK_FIELDS
+from sparkstorm.executor.window_records import due_of, stored_cells
+from sparkstorm.model.dead_letter import REPLAYED_FIELDS, DeadLetter
 from sparkstorm.model.failure import Failure
-from sparkstorm.model.topology import DEFAULT_STREAM, Grouping, Topology
+from sparkstorm.model.topology import DEFAULT_STREAM, TIMER_STREAM, WATERMARK_STREAM, WINDOW_STREAM, Topology
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.plan import make_plan
+from sparkstorm.replay.savepoints import Begun
+from sparkstorm.replay.tasks.out_edges import kept_outputs
 from sparkstorm.replay.tasks.task import ReplayTask, TaskMode
+from sparkstorm.replay.tasks.window_task import TimeInputs, WindowTask
 from sparkstorm.tasks.task import TICK
-from sparkstorm.tasks.task_parts import LIVE_STREAMS, Outputs, TaskParts
+from sparkstorm.tasks.task_parts import LIVE_STREAMS, Outputs
+from sparkstorm.windowing.settings import settings_of
+from sparkstorm.windowing.watermarks import NEVER
 
-ONE_TRY = RetryPolicy(0)
+_ONE_TRY = RetryPolicy(0)
+_CHANNEL = (0, "marks")
+"""The one sender of watermarks to a stepped task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +92,8 @@ class _SinkWrites(BasicBolt):
 class Stepper:
     """One task of a bolt, executed tuple by tuple. Of a sink, `write` alone is executed, and its target is not called.
 
+    A bolt with windows or timers also executes rows of WATERMARK_STREAM: they fire what is due up to a time.
+
     >>> from sparkstorm.api import TopologyBuilder
     >>> from sparkstorm.testing import FeederSpout, Nothing
     >>> builder = TopologyBuilder()
@@ -97,34 +112,71 @@ class Stepper:
         conf: Mapping[str, Any] | None = None,
         state: Mapping[Any, Any] | None = None,
         task_index: int = 0,
+        cells: Sequence[Sequence[Any]] | None = None,
     ) -> None:
-        """Prepare a task; with fewer tasks than the recorded run had, the index is taken modulo their number."""
+        """Prepare a task; with fewer tasks than the recorded run had, the index is taken modulo their number.
+
+        `cells`: stored windows and timers with which the task begins. A bolt that has any needs them, if only none.
+        """
         topology = _without_targets(topology)
-        self._plan = make_plan(
-            topology,
-            merge(check(conf or {}, "the settings of the steps")).as_dict(),
-            "steps",
-            {c.id: Effects.RUN for c in topology.bolts},
-        )
-        if component not in self._plan.topology.components or topology.components[component].kind != "bolt":
+        conf = merge(check(conf or {}, "the settings of the steps")).as_dict()
+        self._plan = make_plan(topology, conf, "steps", {c.id: Effects.RUN for c in topology.bolts})
+        found = self._plan.topology.components.get(component)
+        if found is None or found.kind != "bolt":
             raise InvalidTopologyError(f"there is no bolt '{component}', only {', '.join(c.id for c in topology.bolts)}")
-        self._check_bolt(component, topology.components[component].instance)
-        self._component = self._plan.topology.components[component]
-        plan = self._plan
-        where = ("steps-0-0", plan.topology, plan.conf, plan.component_by_task)
-        self._parts = TaskParts(*where, Codec(), LIVE_STREAMS)
-        self._rows: dict[str, list[Any]] = {}
+        self._component = found
+        self._has_time = isinstance(found.instance, WindowedBolt | TimedBolt)
+        if self._has_time and cells is None:
+            raise InvalidTopologyError(
+                f"'{component}' has windows or timers, which cannot be stepped through: run its whole input with replay_locally"
+            )
+        self._parts = self._plan.parts(Codec(), LIVE_STREAMS)
+        tasks = self._plan.tasks(component)
+        task = tasks[task_index % len(tasks)]
+        outputs, self._rows = kept_outputs(self._parts, task)
+        # A copy: the topology's own instance stays as the user built it, for the next stepper.
+        self._run = self._make_task(cloudpickle.loads(cloudpickle.dumps(found.instance)), outputs)
         self._undo = _Undo()
-        self._run = self._prepared(cloudpickle.loads(cloudpickle.dumps(self._component.instance)), task_index, state or {})
+        if self._run.state is not None:
+            self._run.state.undo = self._undo
+        begun = Begun(list((state or {}).items()), stored_cells({"cells": cells or ()}), self._run.state_version)
+        self._run.begin(begun, self._parts, [task])
+
+    def _make_task(self, bolt: Any, outputs: Outputs) -> ReplayTask:
+        if not self._has_time:
+            return ReplayTask(bolt, outputs, Codec(), TaskMode(False, _ONE_TRY, is_keyed=True))
+        settings = settings_of(self._component, self._parts.conf(self._component.id))
+        if settings is None:
+            raise InvalidTopologyError(f"component '{self._component.id}' was not added by set_bolt: its settings are missing")
+        times = TimeInputs(settings, (_CHANNEL,), (), self._find_source)
+        return WindowTask(bolt, outputs, Codec(), TaskMode(False, _ONE_TRY), times)
 
     def execute(self, values: Sequence[Any], component: str, stream: str = DEFAULT_STREAM, at_ms: int = 0) -> Step:
         """Execute one tuple as if sent by that component; a failing one is tried once and its changes are undone."""
         return self._step(self._execute(values, component, stream, at_ms))
 
-    def _step(self, tup: Tuple) -> Step:
-        emitted, failure = self._outcome()
-        state = dict(self._run.state.items()) if self._run.state is not None else {}
-        return Step(tup, emitted, failure, state)
+    def through(self, rows: Iterable[Sequence[Any]], component: str, stream: str = DEFAULT_STREAM) -> Iterator[Step]:
+        """Step through recorded rows, lazily."""
+        return (self.execute(row, component, stream) for row in rows)
+
+    def execute_letter(self, letter: DeadLetter) -> Step:
+        """Execute what failed in a run once; RecordingError when the letter does not hold its window."""
+        if not isinstance(self._run, WindowTask):
+            return self.execute(letter.values, letter.source_component, letter.stream, letter.time_ms)
+        record = letter.window or {}
+        if letter.stream == WINDOW_STREAM and "tuples" not in record:
+            raise RecordingError(
+                f"the window of '{letter.component}' is not in its dead letter, because it was larger than 256 KiB or an older "
+                "version wrote the letter: replay its input"
+            )
+        if letter.stream in (WINDOW_STREAM, TIMER_STREAM):
+            tup = Tuple(letter.values, 0, Source(letter.component, -1, letter.stream, letter.fields))
+        else:
+            tup = self._tuple(letter.values, letter.source_component, letter.stream, letter.time_ms)
+        due = due_of(letter.stream, tup, letter.time_ms, record, self._input_source)
+        watermark_ms = record.get("watermark_ms", NEVER)
+        self._run.step(tup, due, letter.time_ms, watermark_ms if type(watermark_ms) is int else NEVER)
+        return self._step(tup)
 
     def outcome(self, values: Sequence[Any], component: str, stream: str = DEFAULT_STREAM, at_ms: int = 0) -> list[Any]:
         """Execute one tuple; return [emitted values by stream, the reason if it failed, changed pairs, deleted keys].
@@ -132,7 +184,7 @@ class Stepper:
         Unlike `execute`, it copies no state: the cost is that of the tuple.
         """
         self._execute(values, component, stream, at_ms)
-        emitted, failure = self._outcome()
+        emitted, failure = self._take_outcome()
         text = None if failure is None else str(failure)
         touched, state = self._undo.take(), self._run.state
         if state is None:
@@ -145,6 +197,10 @@ class Stepper:
         return tup
 
     def _tuple(self, values: Sequence[Any], component: str, stream: str, at_ms: int) -> Tuple:
+        if self._has_time and stream == WATERMARK_STREAM:
+            return Tuple((_CHANNEL[1], values[0]), at_ms, Source("", _CHANNEL[0], stream, MARK_FIELDS))
+        if self._has_time and stream in REPLAYED_FIELDS:
+            return Tuple(tuple(values), at_ms, Source(component, _CHANNEL[0], stream, REPLAYED_FIELDS[stream]))
         source = self._source(component, stream)
         tup = Tuple(tuple(map(Codec().normalise, values)), at_ms, source)
         if len(tup.values) != len(source.fields):
@@ -153,45 +209,18 @@ class Stepper:
             )
         return tup
 
-    def _outcome(self) -> tuple[dict[str, list[tuple[Any, ...]]], Failure | None]:
+    def _step(self, tup: Tuple) -> Step:
+        emitted, failure = self._take_outcome()
+        state = dict(self._run.state.items()) if self._run.state is not None else {}
+        return Step(tup, emitted, failure, state)
+
+    def _take_outcome(self) -> tuple[dict[str, list[tuple[Any, ...]]], Failure | None]:
         self._run.take_emitted()
         dead = [DeadLetter.decode(Codec(), data) for data in self._run.take_dead()]
         emitted = {stream: [row[0] for row in rows] for stream, rows in self._rows.items() if rows}
         for rows in self._rows.values():
             rows.clear()
         return emitted, dead[0].failure if dead else None
-
-    def through(self, rows: Iterable[Sequence[Any]], component: str, stream: str = DEFAULT_STREAM) -> Iterator[Step]:
-        """Step through recorded rows, lazily."""
-        return (self.execute(row, component, stream) for row in rows)
-
-    def _prepared(self, bolt: Any, task_index: int, state: Mapping[Any, Any]) -> ReplayTask:
-        tasks = self._plan.tasks(self._component.id)
-        task = tasks[task_index % len(tasks)]
-        run = self._make_task(bolt, task)
-        if run.state is not None:
-            run.state.load(state.items())
-            run.state.undo = self._undo
-        run.prepare(self._parts.context(task, [task], run.now_ms, effect_key=run.effect_key))
-        return run
-
-    def _check_bolt(self, component: str, bolt: Any) -> None:
-        if isinstance(bolt, WindowedBolt | TimedBolt):
-            raise InvalidTopologyError(
-                f"'{component}' has windows or timers, which cannot be stepped through: run its whole input with replay_locally"
-            )
-
-    def _make_task(self, bolt: Any, task: int) -> ReplayTask:
-        return ReplayTask(bolt, self._outputs(task), Codec(), TaskMode(False, ONE_TRY, is_keyed=True))
-
-    def _outputs(self, task: int) -> Outputs:
-        routes = {}
-        for name, stream in self._component.streams.items():
-            route = routes[name] = Route(Source(self._component.id, task, name, stream.fields), Codec(), stream.direct)
-            rows = self._rows[name] = list[Any]()
-            every = sorted(self._plan.component_by_task) if stream.direct else [0]
-            route.subscribe(Grouping("direct" if stream.direct else "global"), [Target(t, rows, False) for t in every], task, 0)
-        return Outputs(task, self._component.id, routes)
 
     def _source(self, component: str, stream: str) -> Source:
         if (component, stream) == (TICK.component, TICK.stream):
@@ -201,6 +230,17 @@ class Stepper:
             known = ", ".join(f"{c}:{s}" for c, s in sorted(inputs))
             raise InvalidTopologyError(f"'{self._component.id}' does not listen to {component}:{stream}, only to {known}")
         return self._parts.source(self._plan.tasks(component)[0], stream)
+
+    def _find_source(self, task: int, stream: str) -> Source:
+        """Return the source of a stored row, whose task is numbered as in the run."""
+        return self._input_source(self._plan.component_by_task.get(task, ""), task, stream)
+
+    def _input_source(self, component: Any, task: Any, stream: Any) -> Source:
+        try:
+            found = self._source(component, stream)
+        except (InvalidTopologyError, TypeError) as error:
+            raise RecordingError(f"the window of this dead letter: {error}") from error
+        return Source(found.component, task, found.stream, found.fields)
 
 
 def _without_targets(topology: Topology) -> Topology:

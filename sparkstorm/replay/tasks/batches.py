@@ -130,20 +130,22 @@ TimedRows = tuple[Sequence[tuple[Any, ...]], list[int | None]]
 """Rows of data and their times, which may be missing."""
 
 
-class BatchSizer:
-    """Adaptive batch size in rows: doubled while batches emit few rows, cut when they emit many.
+class Sizer:
+    """Adaptive number of rows that go together: doubled while they make little, cut in proportion when they make too much.
 
-    It depends on row counts alone, so a stage that runs again cuts its rows at the same positions."""
+    It depends on counts of rows and bytes alone, so a stage that runs again cuts its rows at the same positions."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_rows: int = PIECE_ROWS, little: int = _MOST_EMITTED, much: int = _MOST_EMITTED) -> None:
+        """`little` and `much` are rows or bytes that so many rows make; the defaults are for rows that a bolt emits."""
         self.rows = _FIRST_ROWS
+        self._most_rows, self._little, self._much = most_rows, little, much
 
-    def learn(self, taken: int, emitted: int) -> None:
-        """Adapt the batch size: `taken` input rows emitted `emitted` rows."""
-        if emitted > _MOST_EMITTED:
-            self.rows = max(1, min(self.rows, taken) * _MOST_EMITTED // emitted)
-        else:
-            self.rows = min(PIECE_ROWS, self.rows * 2)
+    def learn(self, taken: int, made: int) -> None:
+        """Adapt the number: `taken` rows have made so much."""
+        if made > self._much:
+            self.rows = max(1, min(self.rows, taken) * self._much // made)
+        elif made < self._little and taken >= self.rows:
+            self.rows = min(self._most_rows, self.rows * 2)
 
     def parts(self, rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
         """Yield consecutive parts of rows, each of the batch size at that moment."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate, groupby, repeat
 from operator import itemgetter
 from typing import Any
 
@@ -94,25 +94,12 @@ class PartitionClocks:
         return NEVER if newest_ms == NEVER else newest_ms - self._slack_ms
 
 
-class InitialChunks:
-    """Head of one task's chunk stream: the START chunk, then its initial state, read lazily."""
+def state_and_rest(codec: Codec, chunks: Iterable[Chunk]) -> tuple[Iterator[Any], Iterator[Chunk]]:
+    """Return the keys and values of one task's initial state, read lazily, and the chunks behind it.
 
-    def __init__(self, codec: Codec, chunks: Iterator[Chunk]) -> None:
-        self._codec = codec
-        self._chunks = chunks
-        self._first: Chunk | None = None  # of those behind
-
-    def pairs(self) -> Iterator[Any]:
-        """Yield the keys and values of the initial state."""
-        for chunk in self._chunks:
-            if chunk.kind not in (START, STATE):
-                self._first = chunk
-                return
-            if chunk.kind == STATE:
-                yield from zip(*self._codec.unpack(chunk.data)[1], strict=True)
-
-    def rest(self) -> Iterator[Chunk]:
-        """Yield the chunks after the head, without the rest of a state that was not read."""
-        if self._first is not None:
-            yield self._first
-        yield from (chunk for chunk in self._chunks if chunk.kind not in (START, STATE))
+    What is not read of the state is skipped when the rest is asked for.
+    """
+    parts = groupby(chunks, key=lambda chunk: chunk.kind in (START, STATE))
+    _, head = next(parts)
+    pairs = (pair for chunk in head if chunk.kind == STATE for pair in zip(*codec.unpack(chunk.data)[1], strict=True))
+    return pairs, (chunk for _, rest in parts for chunk in rest)

@@ -19,11 +19,11 @@ from sparkstorm.errors import CodecError
 from sparkstorm.executor.pieces import is_piece
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
-from sparkstorm.replay.tasks.batches import OutEdge, is_batch, pack_batch, put_together, slices, unpack_batch
+from sparkstorm.replay.tasks.batches import OutEdge, Sizer, is_batch, pack_batch, put_together, slices, unpack_batch
 
 START, STATE, CLOCK, ROWS, DEAD, KEPT_STATE, KEPT_TIME, REPORT = range(8)  # a task reads them in this order
 KEPT = 0  # target of rows that no task of the topology waits for: they are results
-FIRST_ROWS, MOST_ROWS = 64, 8192
+_MOST_ROWS = 8192
 _SMALL_BYTES, _LARGE_BYTES = 128 << 10, 1 << 20
 Row = tuple[tuple[Any, ...], int, Source]
 """Values with the virtual time they were emitted at (in the place where a live row carries its roots), and the source."""
@@ -91,18 +91,8 @@ def piece_in(codec: Codec, chunk: Chunk, source: Source, types: Mapping[str, Any
         return rows_in(codec, chunk, source)
 
 
-class ChunkSize:
-    """Adaptive number of rows per chunk, by their size in bytes; the same in every run."""
-
-    def __init__(self) -> None:
-        self.rows = FIRST_ROWS
-
-    def learn(self, size: int, rows: int) -> None:
-        """Adapt the number: a chunk of `rows` rows had `size` bytes."""
-        if size > _LARGE_BYTES:
-            self.rows = max(1, min(self.rows, rows) // 2)
-        elif size < _SMALL_BYTES and rows >= self.rows:
-            self.rows = min(MOST_ROWS, self.rows * 2)
+def _chunk_sizer() -> Sizer:
+    return Sizer(_MOST_ROWS, _SMALL_BYTES, _LARGE_BYTES)
 
 
 class ChunkWriter:
@@ -113,7 +103,7 @@ class ChunkWriter:
         self._source = source
         self._is_timed = is_timed
         self._seq = 0
-        self.size = ChunkSize()
+        self.sizer = _chunk_sizer()
 
     def edge(self, edge: OutEdge) -> Iterator[Chunk]:
         """Yield chunks of an edge's rows and pieces, in their order, and empty it."""
@@ -131,28 +121,24 @@ class ChunkWriter:
 
     def rows(self, target: int, sender: int, stream: str, rows: list[Any]) -> Iterator[Chunk]:
         """Yield chunks of these rows and empty the list."""
-        start = 0
-        while start < len(rows):
-            most = self.size.rows
-            part = rows[start : start + most] if start or len(rows) > most else rows
+        for part in self.sizer.parts(rows):
             data = pack_rows(self._codec, part, self._is_timed)
-            self.size.learn(len(data), len(part))
+            self.sizer.learn(len(part), len(data))
             yield self._chunk(ROWS, target, part[0][1], sender, stream, len(part), data)
-            start += len(part)
         rows.clear()
 
     def state(self, kind: int, task: int, pairs: Iterable[Sequence[Any]]) -> Iterator[Chunk]:
         """Yield chunks of a task's keys and values, read lazily."""
-        size, rest = ChunkSize(), iter(pairs)
-        while part := list(islice(rest, size.rows)):
+        sizer, rest = _chunk_sizer(), iter(pairs)
+        while part := list(islice(rest, sizer.rows)):
             data = self._codec.pack([None, list(map(list, zip(*part, strict=True)))])
-            size.learn(len(data), len(part))
+            sizer.learn(len(part), len(data))
             yield self._chunk(kind, task, 0, task, "", len(part), data)
 
     def columns(self, task: int, keys: Sequence[Any], values: Sequence[Any]) -> Iterator[Chunk]:
         """Yield chunks of a task's final keys and values that do not leave this process."""
-        for start in range(0, len(keys), MOST_ROWS):
-            part = [keys[start : start + MOST_ROWS], values[start : start + MOST_ROWS]]
+        for start in range(0, len(keys), _MOST_ROWS):
+            part = [keys[start : start + _MOST_ROWS], values[start : start + _MOST_ROWS]]
             chunk = OpenChunk(*self._chunk(KEPT_STATE, task, 0, task, "", len(part[0]), b""))
             chunk.columns = part
             yield chunk

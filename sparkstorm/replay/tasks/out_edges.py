@@ -46,7 +46,8 @@ class OutEdges:
     def _set_combiner(self, route: Route, edges: Mapping[int, OutEdge]) -> None:
         """Set combiners on edges to CombiningBolts, unless the rows themselves are a result."""
         source = route.source
-        if source.is_late or self._job.is_timed or not self._job.shortcuts or Feed(source.component, source.stream) in self._asked:
+        settings = self._job.settings
+        if source.is_late or settings.is_timed or not settings.shortcuts or Feed(source.component, source.stream) in self._asked:
             return
         for subscriber, grouping in self._parts.topology.subscribers(source.component, source.stream):
             bolt = self._make_instance(subscriber)
@@ -59,3 +60,17 @@ class OutEdges:
                 self.inputs.setdefault(edge.target, []).append(edge)
             else:
                 self.by_ends.setdefault((edge.source.task, edge.target), []).append(edge)
+
+
+def kept_outputs(parts: TaskParts, task: int) -> tuple[Outputs, dict[str, list[Any]]]:
+    """Return outputs of a task that keep each of its rows once, and these rows by stream."""
+    component = parts.topology.components[parts.component_by_task[task]]
+    kept: dict[str, list[Any]] = {name: [] for name in component.streams}
+    routes = {}
+    for name, stream in component.streams.items():
+        route = routes[name] = Route(parts.source(task, name), parts.codec, stream.direct)
+        # User code may name any task: which of them listen to a stream is nothing to one whose rows stay.
+        tasks = sorted(parts.component_by_task) if stream.direct else [KEPT]
+        grouping = Grouping("direct" if stream.direct else "global")
+        route.subscribe(grouping, [Target(each, kept[name], False) for each in tasks], task, 0)
+    return Outputs(task, component.id, routes), kept

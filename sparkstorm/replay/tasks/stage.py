@@ -6,6 +6,7 @@ The same code runs on Spark and in a local replay.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby, repeat
 from operator import attrgetter, itemgetter
@@ -33,8 +34,8 @@ from sparkstorm.replay.evidence import Evidence, RowTimes
 from sparkstorm.replay.job import Job, is_watched
 from sparkstorm.replay.plan import Feed, Stage
 from sparkstorm.replay.savepoints import Begun
-from sparkstorm.replay.tasks.batches import BatchSizer, OutEdge, TimedRows, gathered, size_of, whole_pieces
-from sparkstorm.replay.tasks.chunk_reader import InitialChunks, PartitionClocks, rows_by_time
+from sparkstorm.replay.tasks.batches import OutEdge, Sizer, TimedRows, gathered, size_of, whole_pieces
+from sparkstorm.replay.tasks.chunk_reader import PartitionClocks, rows_by_time, state_and_rest
 from sparkstorm.replay.tasks.chunks import (
     KEPT_STATE,
     KEPT_TIME,
@@ -50,64 +51,58 @@ from sparkstorm.replay.tasks.out_edges import OutEdges
 from sparkstorm.replay.tasks.task import ReplayTask, TaskMode
 from sparkstorm.replay.tasks.window_task import TimeInputs, WindowTask
 from sparkstorm.settings import ComponentSettings, DeliverySettings, SubmissionSettings
-from sparkstorm.tasks.task_parts import REPLAY_STREAMS, TaskParts
-from sparkstorm.windowing.watermarks import NEVER
+from sparkstorm.tasks.task_parts import REPLAY_STREAMS
+from sparkstorm.windowing.watermarks import NEVER, Channel, SourceClock
 
 Report = Callable[[Evidence], None]
 NO_TIME = "no event time"
 _target = attrgetter("target")
 
 
-def run_feed(
-    job: Job, stage: Stage, partition: int, batches: Iterable[TimedRows | pa.RecordBatch], report: Report, packs_state: bool = True
-) -> Iterator[Chunk]:
-    """Run a spout's data through the bolts of its stage; batches are rows in order, Arrow batches in a replay without times."""
-    assert stage.feed is not None
-    run = _Partition(job, stage, partition, packs_state)
-    route = run.feed_route(stage.feed)
-    run.prepare({})
-    for batch in batches:
-        yield from run.feed(route, batch)
-    yield from run.end(report)
+@dataclass(frozen=True, slots=True)
+class StageRun:
+    """A stage as each of its partitions runs it; chunks of its output come out.
 
+    `packs_state`: whether final states leave as bytes; else as columns, which do not leave the process.
+    """
 
-def run_exchange(job: Job, stage: Stage, chunks: Iterable[Chunk], report: Report, packs_state: bool = True) -> Iterator[Chunk]:
-    """Run the tasks of a stage over chunks of other stages; chunks come sorted, task by task, each with a START."""
-    for target, of_task in groupby(chunks, key=_target):
-        first = job.plan.tasks(stage.bolts[0])[0]
-        run = _Partition(job, stage, target - first, packs_state)
-        yield from run.over(of_task)
-        yield from run.end(report)
+    job: Job
+    stage: Stage
+    report: Report
+    packs_state: bool = True
 
+    def over_data(self, partition: int, batches: Iterable[TimedRows | pa.RecordBatch]) -> Iterator[Chunk]:
+        """Run a spout's data through the bolts of its stage; batches are rows in order, Arrow batches in a replay without times."""
+        tasks = _Partition(self, partition)
+        return tasks.execute(tasks.spread_data(batches))
 
-def run_sql_shuffled(
-    job: Job,
-    stage: Stage,
-    feed: Feed,
-    partition: int,
-    batches: Iterable[TimedRows | pa.RecordBatch],
-    report: Report,
-    packs_state: bool = True,
-) -> Iterator[Chunk]:
-    """Run one task of a bolt over rows of data that Spark's shuffle has brought to it: in the order of their times, if any."""
-    run = _Partition(job, stage, partition, packs_state)
-    yield from run.over_data(feed, batches)
-    yield from run.end(report)
+    def over_chunks(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+        """Run the tasks of a stage over chunks of other stages; chunks come sorted, task by task, each with a START."""
+        first = self.job.plan.tasks(self.stage.bolts[0])[0]
+        for target, of_task in groupby(chunks, key=_target):
+            tasks = _Partition(self, target - first)
+            yield from tasks.execute(tasks.take_chunks(of_task))
+
+    def over_divided(self, feed: Feed, partition: int, batches: Iterable[TimedRows | pa.RecordBatch]) -> Iterator[Chunk]:
+        """Run one task of a bolt over rows of data that Spark's shuffle has brought to it: in the order of their times, if any."""
+        tasks = _Partition(self, partition)
+        return tasks.execute(tasks.take_data(feed, batches))
 
 
 class _Partition:
     """The tasks of one partition and the rows between them."""
 
-    def __init__(self, job: Job, stage: Stage, partition: int, packs_state: bool) -> None:
+    def __init__(self, run: StageRun, partition: int) -> None:
+        job, stage = run.job, run.stage
+        self._stage_run = run
         self._job = job
         self._stage = stage
+        self._settings = job.settings
         self._partition = partition
         register(SubmissionSettings.of(job.plan.conf).serializers)
         self._codec = Codec()
         self._topology, self._make_instance = job.open()
-        plan = job.plan
-        where = (f"{plan.name}-0-0", self._topology, plan.conf, plan.component_by_task)
-        self._parts = TaskParts(*where, self._codec, REPLAY_STREAMS)
+        self._parts = replace(job.plan, topology=self._topology).parts(self._codec, REPLAY_STREAMS)
         self._tasks, self.source = self._parts.tasks, self._parts.source
         self._mine = {b: self._tasks[b][partition % stage.width :: stage.width] for b in stage.bolts}
         joined = stage.bolts if stage.feed else stage.bolts[1:]
@@ -118,23 +113,22 @@ class _Partition:
         local = frozenset(t for b in joined for t in self._mine[b][:most])
         self._edges = OutEdges(job, self._parts, local, self._make_instance)
         self._number = source_number(stage.number, partition)
-        self._writer = ChunkWriter(self._codec, self._number, job.is_timed)
-        self._packs_state = packs_state
-        self._sizer = BatchSizer()
+        self._writer = ChunkWriter(self._codec, self._number, self._settings.is_timed)
+        self._sizer = Sizer()
         self._emitted = 0  # when the batch size was last adapted
         self._timeless: list[tuple[int, bytes]] = []  # rows of data without a time, as dead letters by task
         self._dividers: list[Divide] | None = None  # of batches of data
         self._runs = {task: self._make(b, task) for b in stage.bolts for task in self._mine[b]}
-        self._unopened = self._outputs_of_data() if job.is_timed and stage.feed else []
+        self._unopened = self._outputs_of_data() if self._settings.is_timed and stage.feed else []
 
     # -- making ----------------------------------------------------------------------------------------------------
 
-    def feed_route(self, feed: Feed) -> Route:
+    def _feed_route(self, feed: Feed) -> Route:
         """Return the route of the data's rows, from the spout task that this partition replaces."""
         tasks = self._tasks[feed.spout]
         task = tasks[self._partition % len(tasks)]
         route = self._edges.outputs(feed.spout, task, True).routes[feed.stream]
-        has_own_clock = self._job.newest_ms is not None and feed not in self._job.sequence
+        has_own_clock = self._settings.open_end is not None and feed not in self._job.sequence
         begun = [Begun.of(self._job.plan.begin.get(each, ())).clocks for each in ([task] if has_own_clock else tasks)]
         for output in self._edges.timed_outputs[task]:
             output.restore(max(each.get((output.stream, output.subscriber), NEVER) for each in begun))
@@ -144,11 +138,11 @@ class _Partition:
     def _make(self, component: str, task: int) -> ReplayTask:
         conf = self._parts.conf(component)
         bolt, is_keyed = self._make_instance(component), component in self._job.plan.idempotent
-        takes_batches = isinstance(bolt, ColumnBolt) and self._job.columns
+        takes_batches = isinstance(bolt, ColumnBolt) and self._settings.columns
         # as live under exactly-once; under other guarantees the source retries, so that there are none here
-        policy = RetryPolicy(DeliverySettings.of(conf).retries, is_parking=self._job.skip_bad)
+        policy = RetryPolicy(DeliverySettings.of(conf).retries, is_parking=self._settings.skip_bad)
         tick_ms = ComponentSettings.of(conf).tick_ms
-        mode = TaskMode(self._job.is_timed, policy, is_keyed, takes_batches, tick_ms)
+        mode = TaskMode(self._settings.is_timed, policy, is_keyed, takes_batches, tick_ms)
         outputs = self._edges.outputs(component, task, takes_batches)
         if isinstance(bolt, WindowedBolt | TimedBolt):
             return WindowTask(bolt, outputs, self._codec, mode, self._times(component, bolt))
@@ -165,34 +159,29 @@ class _Partition:
         data = [
             (task, s.stream)
             for s in self._topology.components[component].inputs
-            if self._job.time_fields.get(Feed(s.component, s.stream)) == settings.timestamp_field
+            if self._settings.time_fields.get(Feed(s.component, s.stream)) == settings.timestamp_field
             for task in self._tasks[s.component]
         ]
-        newest = (
-            {
-                (task, stream): self._job.newest_ms.get((task, stream, settings.timestamp_field or ""), NEVER)
-                for task, stream in data
-            }
-            if self._job.newest_ms is not None
-            else {}
-        )
+        newest: dict[Channel, int] = {}
+        if (end := self._settings.open_end) is not None:
+            field = settings.timestamp_field or ""
+            newest = {(task, stream): end.newest_ms.get((task, stream, field), NEVER) for task, stream in data}
         return TimeInputs(settings, self._parts.time_plan.inputs(component, self._tasks), data, self.source, newest)
 
-    def prepare(self, states: Mapping[int, Iterable[Sequence[Any]]]) -> None:
-        """Load states, then prepare every task, in the order of their ids."""
+    def _prepare(self, head: int | None = None, pairs: Iterable[Any] = ()) -> None:
+        """Prepare every task, in the order of their ids; the task `head` has these pairs as its initial state."""
         for task, run in self._runs.items():
             begun = Begun.of(self._job.plan.begin.get(task, ()))
-            if run.state is not None:
-                run.state.load(chain(begun.state, states.get(task, ())))
-            run.resume(begun)
-            run.prepare(self._parts.context(task, self._runs, run.now_ms, effect_key=run.effect_key))
+            if task == head:
+                begun.state = chain(begun.state, pairs)
+            run.begin(begun, self._parts, self._runs)
 
     def _with_times(self, source: Source, batch: TimedRows) -> Iterator[Row]:
         """Yield the rows that have a time; one without is put aside, or ends the replay."""
         for values, at_ms in zip(*batch, strict=True):
             if at_ms is not None:
                 yield values, at_ms, source
-            elif self._job.skip_bad:
+            elif self._settings.skip_bad:
                 failure = Failure(FailureKind.FAILED, NO_TIME, source.component, source.task)
                 letter = DeadLetter.of(Tuple(values, 0, source), failure, 0)
                 self._timeless.append((source.task, letter.encode(self._codec)))
@@ -204,33 +193,39 @@ class _Partition:
 
     # -- running ---------------------------------------------------------------------------------------------------
 
-    def over(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-        """Load the initial state, then run the first bolt's task over the chunks and the other tasks over its rows."""
-        head = self._mine[self._stage.bolts[0]][0]
-        initial = InitialChunks(self._codec, chunks)
-        self.prepare({head: initial.pairs()})
-        for taken in self._feed_head(self._runs[head], initial.rest()):
-            self.run_local(taken)
-            yield from self.cut()
+    def execute(self, parts: Iterable[int]) -> Iterator[Chunk]:
+        """Run all tasks to their ends; `parts` takes in input and yields the number of rows after every part of it."""
+        for taken in parts:
+            self._run_local(taken)
+            yield from self._cut()
+        yield from self._end()
 
-    def over_data(self, feed: Feed, batches: Iterable[TimedRows | pa.RecordBatch]) -> Iterator[Chunk]:
+    def take_chunks(self, chunks: Iterator[Chunk]) -> Iterator[int]:
+        """Load the initial state, then run the first bolt's task over chunks of other stages."""
+        head = self._mine[self._stage.bolts[0]][0]
+        pairs, rest = state_and_rest(self._codec, chunks)
+        self._prepare(head, pairs)
+        yield from self._feed_head(self._runs[head], rest)
+
+    def take_data(self, feed: Feed, batches: Iterable[TimedRows | pa.RecordBatch]) -> Iterator[int]:
         """Run the first bolt's task over batches of data, without an initial state."""
-        self.prepare({})
+        self._prepare()
         source = self.source(self._tasks[feed.spout][0], feed.stream)
         run = self._runs[self._mine[self._stage.bolts[0]][0]]
         self._note(run, source)
-        for taken in (self._take_timed if self._job.is_timed else self._take_data)(run, source, batches):
-            self.run_local(taken)
-            yield from self.cut()
+        yield from (self._take_timed if self._settings.is_timed else self._take_columns)(run, source, batches)
 
-    def feed(self, route: Route, batch: TimedRows | pa.RecordBatch) -> Iterator[Chunk]:
-        """Run rows of data through the bolts of the stage, part by part; a stage without bolts only partitions them."""
-        for piece in self._sizer.pieces(batch) if self._runs else (batch,):
-            self.spread(route, piece)
-            self.run_local(size_of(piece))
-            yield from self.cut()
+    def spread_data(self, batches: Iterable[TimedRows | pa.RecordBatch]) -> Iterator[int]:
+        """Route rows of data to the bolts of the stage, part by part; a stage without bolts only partitions them."""
+        assert self._stage.feed is not None
+        route = self._feed_route(self._stage.feed)
+        self._prepare()
+        for batch in batches:
+            for piece in self._sizer.pieces(batch) if self._runs else (batch,):
+                self._spread(route, piece)
+                yield size_of(piece)
 
-    def spread(self, route: Route, batch: TimedRows | pa.RecordBatch) -> None:
+    def _spread(self, route: Route, batch: TimedRows | pa.RecordBatch) -> None:
         """Route rows of data to their subscribers."""
         if isinstance(batch, pa.RecordBatch):
             if self._dividers is not None and batch.num_rows and batch.num_columns:
@@ -253,7 +248,7 @@ class _Partition:
     def _feed_head(self, run: ReplayTask, chunks: Iterator[Chunk]) -> Iterator[int]:
         """Run the first bolt's task over chunks of other stages, in order; yield the number of rows after every batch."""
         chunks = self._with_senders_noted(run, chunks)
-        if self._job.is_timed or isinstance(run, WindowTask):
+        if self._settings.is_timed or isinstance(run, WindowTask):
             clocks = PartitionClocks(run.settings if isinstance(run, WindowTask) else None)
             others = clocks.take_out(self._codec, chunks, self._job.plan.component_by_task)
             sources_of = partial(self._sources_of, clocks)
@@ -295,7 +290,7 @@ class _Partition:
             timed = zip(values, times, repeat(source)) if None not in times else self._with_times(source, batch)
             yield from self._run_parts(run, list(timed))
 
-    def _take_data(self, run: ReplayTask, source: Source, batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+    def _take_columns(self, run: ReplayTask, source: Source, batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
         for batch in gathered(batches) if run.takes_pieces else batches:
             if run.takes_pieces:
                 yield from self._run_parts(run, [(batch, 0, source)])
@@ -308,7 +303,7 @@ class _Partition:
             run.run_values(rest, count, source)
             yield count
 
-    def run_local(self, taken: int = 0) -> None:
+    def _run_local(self, taken: int = 0) -> None:
         """Run local rows and batches until none are left, component by component in order.
 
         `taken`: the number of input rows that caused them.
@@ -331,11 +326,11 @@ class _Partition:
                 self._note(run, edge.source)
                 rows += unfold(edge.rows) if edge.may_hold_pieces and not run.takes_pieces else edge.rows
                 edge.rows.clear()
-        if self._job.is_timed:
+        if self._settings.is_timed:
             rows.sort(key=itemgetter(1))
         return rows
 
-    def cut(self, whole: bool = False) -> Iterator[Chunk]:
+    def _cut(self, whole: bool = False) -> Iterator[Chunk]:
         """Flush output buffers for other stages and results as chunks: all of them if `whole`, else only full ones."""
         if self._unopened:
             yield from self._opening_marks()
@@ -343,7 +338,7 @@ class _Partition:
             for edge in edges:
                 if edge.combiner is not None and edge.rows:
                     edge.rows[:] = edge.combiner.take_in(edge.rows, edge.may_hold_pieces)
-            if any(edge.is_due(self._writer.size.rows, whole) for edge in edges):
+            if any(edge.is_due(self._writer.sizer.rows, whole) for edge in edges):
                 for edge in edges:  # together and in this order: marks leave after the rows they follow
                     yield from self._chunks_of(edge)
         for task, letter in [*self._timeless, *((t, letter) for t, run in self._runs.items() for letter in run.take_dead())]:
@@ -374,15 +369,17 @@ class _Partition:
         if edge.combiner is not None:
             yield from self._writer.rows(edge.target, edge.source.task, COMBINED_STREAM, edge.combiner.take())
 
-    def end(self, report: Report) -> Iterator[Chunk]:
+    def _end(self) -> Iterator[Chunk]:
         """End every task, flush all output and the final states, and report."""
-        is_open = self._job.newest_ms is not None
+        is_open = self._settings.open_end is not None
         for run in self._runs.values():
             run.end(is_open)
-            self.run_local()
+            self._run_local()
             run.put_marks(has_ended=not is_open)
-        yield from self.cut(whole=True)
-        yield from self._clocks() if self._is_sequence else ()
+        yield from self._cut(whole=True)
+        for task, output, clock in self._clocks() if self._is_sequence else ():
+            for target in output.targets:
+                yield self._writer.clock(target.task, task, output.stream, clock.newest_ms)
         for task, run in self._runs.items():
             if run.state is not None and run.component in self._job.kept_states:
                 yield from self._state_of(task, run.component, run.state)
@@ -390,12 +387,12 @@ class _Partition:
                 yield from self._writer.state(KEPT_TIME, task, run.kept_time())
             run.release()
         evidence = self._evidence()
-        if self._packs_state:
+        if self._stage_run.packs_state:
             yield self._writer.report(evidence.as_list())
-        report(evidence)
+        self._stage_run.report(evidence)
 
     def _state_of(self, task: int, component: str, state: MemoryState) -> Iterator[Chunk]:
-        if not self._packs_state:
+        if not self._stage_run.packs_state:
             yield from self._writer.columns(task, *state.columns())
             return
         try:
@@ -412,21 +409,18 @@ class _Partition:
             evidence.add_counts(run.component, self._number, run.counts.as_dict())
             run.metrics.take_others()
             evidence.add_metrics(run.component, self._number, run.metrics.values)
-        for task, timed_outputs in self._edges.timed_outputs.items():
-            for output in timed_outputs:
-                if output.clock is not None and output.clock.newest_ms != NEVER:
-                    channel = self._job.plan.component_by_task[task], output.stream, output.subscriber
-                    behind_mark_ms = self._runs[task].behind_mark_ms(output) if task in self._runs else 0
-                    evidence.add_times(channel, self._partition, RowTimes.of(output.clock, behind_mark_ms))
+        for task, output, clock in self._clocks():
+            channel = self._job.plan.component_by_task[task], output.stream, output.subscriber
+            behind_mark_ms = self._runs[task].behind_mark_ms(output) if task in self._runs else 0
+            evidence.add_times(channel, self._partition, RowTimes.of(clock, behind_mark_ms))
         return evidence
 
-    def _clocks(self) -> Iterator[Chunk]:
-        """Yield CLOCK chunks: the newest event time of this partition's rows, per receiving task that uses event time."""
+    def _clocks(self) -> Iterator[tuple[int, OutputClock, SourceClock]]:
+        """Yield the outputs to tasks that use event time, with their senders and clocks, if rows were sent."""
         for task, timed_outputs in self._edges.timed_outputs.items():
             for output in timed_outputs:
                 if output.clock is not None and output.clock.newest_ms != NEVER:
-                    for target in output.targets:
-                        yield self._writer.clock(target.task, task, output.stream, output.clock.newest_ms)
+                    yield task, output, output.clock
 
     def _sources_of(self, clocks: PartitionClocks, chunk: Chunk, values: Sequence[tuple[Any, ...]]) -> Iterable[Source]:
         return clocks.sources(self.source(chunk.sender, chunk.stream), chunk.source, values)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from itertools import groupby, islice, repeat, starmap
@@ -30,7 +30,7 @@ from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.executor.pieces import count_rows
 from sparkstorm.executor.runner import BasicRunner, FailedInput, RetryPolicy, Runner
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import describe_error, failure_of
+from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, failure_of
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.tuples import Source, Tuple
@@ -39,7 +39,7 @@ from sparkstorm.replay.savepoints import Begun
 from sparkstorm.replay.tasks.attributes import Attributes
 from sparkstorm.replay.tasks.column_state import ColumnState, ReplayColumns
 from sparkstorm.tasks.task import Task, TickSchedule, make_runner
-from sparkstorm.tasks.task_parts import Outputs
+from sparkstorm.tasks.task_parts import Outputs, TaskParts
 from sparkstorm.windowing.watermarks import NEVER
 
 AnyBolt = Bolt | BasicBolt | WindowedBolt | TimedBolt
@@ -135,11 +135,14 @@ class ReplayTask(Task):
         self._reached_ms = 0  # time of the newest input: a failed one that is tried again sets `now_ms` back
         self._senders: set[tuple[int, str]] = set()
 
-    def resume(self, begun: Begun) -> None:
-        """Continue the clocks of a checkpoint, before `prepare`; its state is loaded already."""
+    def begin(self, begun: Begun, parts: TaskParts, tasks: Collection[int]) -> None:
+        """Continue from a state and clocks, and call the bolt's prepare and init_state, as one of these tasks of the host."""
+        if self.state is not None:
+            self.state.load(begun.state)
         self.stored_version = begun.version
         for output in self.emitter.timed_outputs:
             output.restore(begun.clocks.get((output.stream, output.subscriber), NEVER))
+        self.prepare(parts.context(self.task, tasks, self.now_ms, effect_key=self.effect_key))
 
     def prepare(self, context: TopologyContext) -> None:
         """Make the runner and call the bolt's prepare and init_state; ReplayFailedError when they raise."""
@@ -149,7 +152,7 @@ class ReplayTask(Task):
         self.runner = self._make_runner()
         try:
             super().prepare(context)
-        except (Exception, SystemExit) as error:  # user code
+        except USER_ERRORS as error:
             raise ReplayFailedError(
                 f"component '{self.component}' (task {self.task}) could not be prepared: {describe_error(error)}"
             ) from error
@@ -213,7 +216,7 @@ class ReplayTask(Task):
             self.counts.scanned = self.state.scanned
         try:
             self.bolt.cleanup()
-        except (Exception, SystemExit) as error:  # user code
+        except USER_ERRORS as error:
             self._report(failure_of(error))
 
     def release(self) -> None:

@@ -6,7 +6,7 @@ times of its rows replace the watermarks of a spout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -23,7 +23,7 @@ from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.savepoints import Begun
 from sparkstorm.replay.tasks.arrival_order import FoldProbe, WatchedRunner
 from sparkstorm.replay.tasks.task import ClockedEmitter, ReplayTask, TaskMode
-from sparkstorm.tasks.task_parts import Outputs
+from sparkstorm.tasks.task_parts import Outputs, TaskParts
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.watermarks import END, NEVER, Channel, Watermarks
 
@@ -62,10 +62,10 @@ class WindowTask(ReplayTask):
             self._probe = FoldProbe(bolt, codec)
         self._one_by_one = mode.is_timed and (isinstance(bolt, TimedBolt) or not times.settings.is_event_time)
 
-    def resume(self, begun: Begun) -> None:
-        """Continue windows, timers and clocks of a checkpoint."""
-        super().resume(begun)
-        self.load_times(begun.windows)
+    def begin(self, begun: Begun, parts: TaskParts, tasks: Collection[int]) -> None:
+        """Continue windows and timers too."""
+        self._store.load(begun.windows)
+        super().begin(begun, parts, tasks)
 
     def _make_runner(self) -> Any:
         assert isinstance(self.bolt, WindowedBolt | TimedBolt) and self.state is not None
@@ -101,10 +101,6 @@ class WindowTask(ReplayTask):
     def behind_mark_ms(self, output: OutputClock) -> int:
         """Return how far a row was behind a watermark that this task can have announced before it."""
         return self._timed.behind_ms(output)
-
-    def load_times(self, cells: Iterable[tuple[Any, Any]]) -> None:
-        """Take over stored cells of windows, before `prepare`."""
-        self._store.load(cells)
 
     def step(self, what: Tuple, due: Due, at_ms: int, watermark_ms: int) -> None:
         """Execute one window, timer or tuple by itself at that time of the clock; a failed one is put aside as `what`."""
