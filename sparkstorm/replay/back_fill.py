@@ -64,6 +64,8 @@ def back_fill(
     frames, extents = _given(plan, inputs or {}, positions or {})
     sources = SpoutFrames(spark, make_job(plan, RunSettings(), options.by_value))
     reading = _reading(plan, extents, rows or {})
+    # The history is read twice, to measure and to run. Keeping what was read would
+    # need room for all of it; a source that changes in between ends the replay.
     for spout in reading:
         extents[spout], schemas = sources.measure(spout, (rows or {}).get(spout), clocks_of(plan, spout))
         extents[spout] = continued(plan, spout, extents[spout])
@@ -194,6 +196,7 @@ def _write(
     chunks: Iterable[tuple[int, int, bytes]],
 ) -> None:
     for id, count in counts.items():
+        # A live run holds such inputs in its store, which a checkpoint has no place for.
         if count["waiting"]:
             raise CheckpointError(
                 f"bolt '{id}' has {counted(count['waiting'], 'input')} that it has neither acked nor failed: "

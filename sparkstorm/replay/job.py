@@ -112,6 +112,7 @@ def make_job(plan: Plan, settings: RunSettings, by_value: Iterable[str] = (), *,
         code = pack_topology(plan.topology, {*by_value, *modules_of(plan.topology)})
     else:
         code = pack_with_modules(plan.topology, by_value, plan.conf)
+    # A stream that a later stage reads whole is read from its chunks, and not kept a second time.
     kept = frozenset(
         Feed(bolt, stream)
         for stage in plan.stages
@@ -226,6 +227,7 @@ def modules_file(key: str) -> Path | None:
     if TaskContext.get() is None:
         return None
     file = Path(SparkFiles.getRootDirectory()) / f"{_PREFIX}{key[:32]}-{os.getpid()}.zip"
+    # Only this replay's file: a Python worker that runs tasks of two replays in turn reads it anew.
     former = [path for path in sys.path if Path(path).name.startswith(_PREFIX)]
     if str(file) in former:
         return None

@@ -62,6 +62,8 @@ class LocalResults:
         return _Merged(self.states_by_task)
 
 
+# Merged when asked for: states behind a shuffle may have one key in
+# several tasks, which is an error only for those who read it.
 class _Merged(Mapping[str, dict[Any, Any]]):
     """States of components, merged when they are asked for."""
 
@@ -102,6 +104,7 @@ def replay_locally(
         raise InvalidTopologyError("types are of DataFrames: replay_locally returns values as bolts emit them")
     plan, time = options.plan(topology), options.time()
     for input_name, rows in inputs.items():
+        # Before anything else: a frame given by mistake would be iterated column by column.
         if not isinstance(rows, Sequence) or isinstance(rows, str | bytes):
             raise InvalidTopologyError(
                 f"input '{input_name}' is a {type(rows).__name__}, not a list of rows; replay(...) takes DataFrames"
@@ -143,6 +146,7 @@ def run_stages(
 
 
 def _over_data(run: StageRun, parts: Sequence[Sequence[Values]]) -> list[Chunk]:
+    # As on Spark, where a stage with bolts has at most as many partitions as tasks.
     count = min(len(parts), run.stage.width or len(parts))
     cuts = [len(parts) * n // count for n in range(count + 1)]
     batches = _timed(run, [list(chain(*parts[start:end])) for start, end in pairwise(cuts)])
@@ -195,6 +199,8 @@ def state_chunks(tasks: Sequence[int], rows: Iterable[tuple[Any, Any, int | None
     """Return chunks of an initial state; a row without a task goes to the task of fields grouping by its key."""
     pairs: dict[int, list[Any]] = {}
     for key, value, task in rows:
+        # By the hash of fields grouping. A state that a bolt
+        # keeps under other keys needs the task beside it.
         home = tasks[stable_hash(key) % len(tasks)] if task is None else task
         pairs.setdefault(home, []).append([key, value])
     writer = ChunkWriter(Codec(), 0, False)

@@ -22,7 +22,9 @@ from sparkstorm.model.values.value_types import register
 from sparkstorm.settings import SubmissionSettings
 from sparkstorm.tasks.task_parts import TaskParts
 
-_FREE = ("shuffle", "none", "local_or_shuffle")  # groupings that leave the choice of the task to us
+# Groupings that leave the choice of the task to the
+# runtime, so a task of the same partition will do.
+_FREE = ("shuffle", "none", "local_or_shuffle")
 NOT_RUN = (Effects.MUTE, Effects.REDIRECT)
 INPUT_MARK = "!input"
 
@@ -103,6 +105,7 @@ def make_plan(topology: Topology, conf: Mapping[str, Any], name: str, effects: M
     """Check a topology, number its tasks as live, cut it into stages; InvalidTopologyError names a cycle or a wrong effect."""
     validate(topology)
     register(SubmissionSettings.of(conf).serializers)
+    # All bolts, those that do not run included: task ids are the live ones.
     whole = normalise_topology(topology, conf)
     order = components_in_order(whole)
     component_by_task = number_tasks(whole, conf)
@@ -175,6 +178,8 @@ def components_in_order(topology: Topology) -> list[str]:
     missing = {c.id: {s.component for s in c.inputs} for c in topology}
     order: list[str] = []
     while missing:
+        # By id among those that are ready: stages, and with them the sources of chunks, have the
+        # same numbers in whatever order a program adds its components.
         ready = sorted(id for id, sources in missing.items() if not sources - set(order))
         if not ready:
             raise InvalidTopologyError(
@@ -209,12 +214,15 @@ def _cut(topology: Topology, order: Sequence[str], counts: Mapping[str, int]) ->
 
 def _home(component: Component, stages: Sequence[Stage], counts: Mapping[str, int]) -> Stage | None:
     """Return the stage that a bolt can join: all its inputs come from there by shuffle; None if there is none."""
+    # Tasks of a stage of data that have no partition are not created, but
+    # every state must be there, and may be given by task from a former run.
     if isinstance(component.instance, Stateful) or not component.inputs:
         return None
     if any(s.grouping.kind not in _FREE for s in component.inputs):
         return None
     homes = {_emitting(stages, s.component, s.stream).number for s in component.inputs}
     home = stages[next(iter(homes))]
+    # With fewer tasks than the stage has partitions some partition would have none.
     return home if len(homes) == 1 and counts[component.id] >= home.width else None
 
 

@@ -60,13 +60,19 @@ from sparkstorm.replay.tasks.batches import TimedRows, gathered, slices
 from sparkstorm.replay.tasks.chunks import CLOCK, DDL, ORDER, ROWS, START, Chunk
 from sparkstorm.replay.tasks.stage import StageRun
 
-_AT = "sparkstorm: at ms"  # beside the fields of a stream, which may have any name; left out where a field holds the same
+# Beside the fields of a stream, which may have any name. Left out where a field
+# holds the same: it would be sent, sorted along and read a second time.
+_AT = "sparkstorm: at ms"
 SMALL_MEMORY = {
-    "spark.sql.execution.arrow.maxBytesPerBatch": "4m",  # 64 MB by default, of which every task holds a few copies
-    "spark.serializer.objectStreamReset": "1",  # what is kept leaves in pieces of 4 MB, and Spark holds on to the last 100
+    # 64 MB by default, of which every task holds a few copies. With 16 MB a Python worker's memory
+    # grew with the history; half of 4 MB would mean twice as many batches, each with a price.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
+    # What is kept leaves in pieces of 4 MB, and Spark holds on to the last 100 of them by default.
+    "spark.serializer.objectStreamReset": "1",
 }
 """Spark's setting with which small executors (less than a gigabyte per core) replay any amount; for a session's conf."""
-_GC_THRESHOLDS = 100_000, 20, 50  # as a live worker's
+# Those of a live worker.
+_GC_THRESHOLDS = 100_000, 20, 50
 _WHOLE = (IntegerType, LongType, ShortType)
 WriteChunks = Callable[[Iterable[Chunk]], Iterator[pa.RecordBatch]]
 
@@ -101,6 +107,7 @@ class SparkStages:
         self.evidence: Accumulator[Evidence] = self.spark.sparkContext.accumulator(Evidence(), EvidenceParam())
         self._plan = plan
         self._frames: dict[int, DataFrame] = {}
+        # A lone result is not persisted for its one reader: 0.15 s of 2 s (decision 42).
         self._lone: dict[int, DataFrame] = {}  # frames that are a stage's only result
         self._keeps_lone = False
         streams = {feed: plan.topology.components[feed.spout].streams[feed.stream] for feed in feeds}
@@ -121,6 +128,8 @@ class SparkStages:
         """Return the frame of a stage's chunks."""
         if stage.number not in self._frames:
             made = self._made(stage, batches_of, DDL)
+            # On disks, not in memory: chunks are bytes that are read once or
+            # twice in order, and memory is what tasks have too little of.
             self._frames[stage.number] = made.persist(StorageLevel.DISK_ONLY) if self.is_kept(stage) else made
         return self._frames[stage.number]
 
@@ -161,7 +170,8 @@ class SparkStages:
     def unpersist(self) -> None:
         """Unpersist all frames that are kept."""
         for frame in self._frames.values():
-            if frame.is_cached:  # a call for each would cost some milliseconds
+            # A call of the JVM for each would cost some milliseconds.
+            if frame.is_cached:
                 frame.unpersist()
 
     def _made(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
@@ -171,7 +181,8 @@ class SparkStages:
         feed = Feed(only.component, only.stream) if only is not None else None
         if only is None or feed not in self._feeds or stage.bolts[0] in self._states or is_known_empty(self._feeds[feed]):
             return self._over_chunks(stage, write, schema)
-        if self._plan.begin:  # rows of data may be late, which the exchange decides
+        # Rows may be late by the clocks of the checkpoint, which only the exchange decides.
+        if self._plan.begin:
             return self._over_chunks(stage, write, schema)
         place = place_of(only.grouping.fields, self._feeds[feed].schema, stage.width)
         if place is None:
@@ -186,7 +197,8 @@ class SparkStages:
     def _over_data(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
         assert stage.feed is not None
         frame = self._feeds.get(stage.feed)
-        if frame is None:  # a stream of a spout that has data for another one
+        # A stream of a spout that has data for another one.
+        if frame is None:
             return self.spark.createDataFrame([], schema)
         at = _at(self.job, stage.feed, frame.columns)
         settings = self.job.settings
@@ -211,9 +223,13 @@ class SparkStages:
             if bolt in self._states:
                 arrived = arrived.union(map_in_arrow(self._states[bolt], packing(bolt, tasks), DDL))
         for source in self._plan.exchanges_into(stage):
+            # Spark's filter, before the shuffle: chunks of
+            # other stages and of results are not moved.
             wanted = f"kind IN ({CLOCK}, {ROWS}) AND target BETWEEN {tasks[0]} AND {tasks[-1]}"
             arrived = arrived.union(self.frame(source).where(wanted))
         place, order = sf.expr(f"CAST(target - {tasks[0]} AS INT)"), sf.expr(f"struct({', '.join(ORDER)})")
+        # One partition a task: Spark sorts a task's chunks outside of
+        # Python, whatever their number, and tries a task again alone.
         dealt = dealt_by_id(arrived, len(tasks), place).sortWithinPartitions(order)
         run = self._run(stage, write)
         return map_in_arrow(dealt, _written(lambda batches: run.over_chunks(chunks_in(batches)), write), schema)
@@ -234,6 +250,7 @@ class SparkStages:
 def _checked(name: str, frame: DataFrame, fields: Sequence[str], time: str | None) -> DataFrame:
     """Return the needed columns of a frame, and the time in milliseconds as one more."""
     missing = [f for f in [*fields, *([time] if time else [])] if f not in frame.columns]
+    # Now, not when Spark first looks: an action may be hours away from the mistake.
     if missing:
         raise ReplayFailedError(f"input '{name}' has no column '{missing[0]}'; it has {', '.join(frame.columns)}")
     twice = [f for f in fields if frame.columns.count(f) > 1]
@@ -332,6 +349,7 @@ def _over_divided(run: StageRun, only: Subscription, write: WriteChunks) -> MapB
 @contextmanager
 def _rare_collections() -> Iterator[None]:
     """Collect garbage rarely: rows are short-lived and hold no cycles, and Python's default thresholds cost half of the time."""
+    # Put back: the Python worker goes on to tasks of other jobs.
     former = gc.get_threshold()
     gc.set_threshold(*_GC_THRESHOLDS)
     try:
@@ -386,6 +404,7 @@ def _with_maps_checked(feed: Feed, batches: Iterator[pa.RecordBatch]) -> Iterato
     """Yield the batches; ReplayFailedError names the column of a map with one key twice, which files of other programs may have."""
     for batch in batches:
         for field, column in zip(batch.schema, batch.columns, strict=True):
+            # Python's mappings would silently keep the last of two values.
             if _holds_map(field.type):
                 try:
                     plain_values(column)

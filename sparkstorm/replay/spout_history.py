@@ -96,6 +96,7 @@ class SpoutReader:
     def rows(self, most: int | None) -> Iterator[Row]:
         """Yield rows until there are this many (or a few more, since one call is not cut) or no more come."""
         count = idle = 0
+        # One call is not cut: the position that the spout hands over lies between calls.
         while (most is None or count < most) and idle < _IDLE_CALLS and not self._spout.is_exhausted():
             rows = self._next_rows()
             idle = 0 if rows else idle + 1
@@ -124,7 +125,8 @@ class SpoutReader:
         for row in self.rows(extent.rows):
             count += 1
             yield row
-        for _ in range(_IDLE_CALLS):  # to find out that nothing follows takes calls, too
+        # To find out that nothing follows takes calls, too: some sources move on only then.
+        for _ in range(_IDLE_CALLS):
             if count == extent.rows and self.handed() != extent.handed:
                 count += len(self._next_rows())
         if count != extent.rows or self.handed() != extent.handed:
@@ -206,6 +208,7 @@ def newest_by_channel(plan: Plan, extents: Mapping[str, Sequence[Extent]]) -> di
     }
 
 
+# Rows of a batch of Arrow, and of a look at types. No measurement chose it.
 _ROWS_PER_BATCH = 4096
 _MEASURED = pa.schema([("index", pa.int64()), ("extent", pa.binary()), ("schemas", pa.list_(pa.binary()))])
 Schemas = dict[str, pa.Schema]
@@ -300,6 +303,7 @@ class _SeenTypes:
     def _merge(self, name: str, kinds: Sequence[pa.DataType]) -> None:
         known = self._kinds[name]
         for place, (kind, column) in enumerate(zip(kinds, self._fields[name], strict=True)):
+            # Types, not values, come to the driver: the history itself never does.
             known[place] = merged_type(known[place], kind)
             if _is_mixed(known[place]):
                 raise ReplayFailedError(

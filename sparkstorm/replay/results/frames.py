@@ -134,11 +134,7 @@ class Replay(Mapping[str, DataFrame]):
         settings = self._stages.job.settings
         if not settings.skip_bad:
             return self._stages.spark.createDataFrame([], from_arrow_schema(_LINES))
-        frames = [
-            self._stages.frame(stage)
-            for stage in self._plan.stages
-            if self._stages.is_kept(stage) and (stage.bolts or settings.is_timed)
-        ]
+        frames = [self._stages.frame(stage) for stage in self._plan.stages if stage.bolts or settings.is_timed]
         chunks = reduce(DataFrame.union, frames).where(f"kind = {DEAD}")
         return map_in_arrow(chunks, _lines, from_arrow_schema(_LINES))
 

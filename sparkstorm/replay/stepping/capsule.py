@@ -20,6 +20,8 @@ from sparkstorm.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS, read_
 from sparkstorm.replay.stepping.stepper import Step, Stepper
 
 _OURS = str(Path(__file__).parents[2])
+# A loop of user code has more; nobody reads as many. Half
+# shows less of a long loop, double makes a notebook slow.
 _MOST_LINES = 10_000
 
 
@@ -100,6 +102,7 @@ def _tracing(lines: list[Line]) -> Iterator[None]:
 
     def begin(frame: FrameType, event: str, _argument: Any) -> Any:
         file = frame.f_code.co_filename
+        # Code of libraries has no lines that the user could mend.
         is_library = file.startswith((_OURS, sys.prefix, sys.base_prefix)) or not linecache.getline(file, frame.f_lineno)
         return None if is_library else local(frame, event, _argument)
 
@@ -113,6 +116,8 @@ def _tracing(lines: list[Line]) -> Iterator[None]:
 
 def _shown(value: Any) -> str:
     try:
+        # Before the line runs, as text: a value that changes
+        # later would be shown as it is at the end.
         text = repr(value)
     except Exception as error:  # user code
         text = f"<its repr raises {type(error).__name__}>"

@@ -59,6 +59,7 @@ def recorded(path: str | Path) -> list[Slice]:
     for header, state, rows in (each for each in segments if each is not None):
         if last is not None and (header.component, header.task) != (last.component, last.task):
             raise RecordingError(f"{path} holds what several tasks were given: name the folder of one of them")
+        # A gap ends a slice: steps after it would not begin with the state that the task had.
         if last is not None and not header.lost and (header.token, header.number) == (last.token, last.number + 1):
             slices[-1] = replace(slices[-1], tuples=(*slices[-1].tuples, *_tuples(rows)))
         else:
@@ -83,7 +84,8 @@ def _segment(path: Path) -> tuple[Header, list[Any], list[Row]] | None:
             header, state, calls = read_part(path)
             rows = [checked_row(path, row) for call in calls for row in call.rows()]
             return None if header is None else (header, state, rows)
-    except OSError:  # it has just been closed, under another name
+    # It has just been closed, under another name.
+    except OSError:
         path = path.with_suffix(".parquet")
     return read_parquet(path) if path.exists() else None
 

@@ -50,7 +50,8 @@ def serve(code: bytes, component: str, source: IO[bytes], sink: IO[bytes], folde
 def main(arguments: list[str]) -> int:
     """Serve the code of a file; its exit status."""
     sink = sys.stdout.buffer
-    sys.stdout = sys.stderr  # what components print is no answer
+    # What components print is no answer.
+    sys.stdout = sys.stderr
     with tempfile.TemporaryDirectory() as folder:
         try:
             serve(Path(arguments[0]).read_bytes(), arguments[1], sys.stdin.buffer, sink, Path(folder))

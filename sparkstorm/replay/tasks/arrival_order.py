@@ -21,8 +21,12 @@ from sparkstorm.windowing.timers import Timer
 from sparkstorm.windowing.watermarks import LAST_MS, NEVER
 from sparkstorm.windowing.windows import Firing
 
-_SAMPLE = 256  # first rows of a task that are all looked at
-_SAMPLE_LATER = 16  # rows that are looked at each time the number of rows has doubled
+# First rows of a task that are all looked at. With those at each doubling the cost is that of 256
+# rows and the logarithm of the rest. Half would miss more, twice as many means twice the folds.
+_SAMPLE = 256
+# Each time the number of rows has doubled.
+_SAMPLE_LATER = 16
+# Each holds a tuple; a sample of 256 rows and 16 at each doubling seldom has as many.
 _MOST_KEYS = 1024
 
 
@@ -44,6 +48,8 @@ class WatchedRunner(FoldingRunner):
             if output.clock is not None
             for target in (*output.targets, *output.late)
         }
+        # Cells that fire together do not pass `_try`, which
+        # measures how far their results are behind.
         self._fires_cells = self._fires_cells and not self._output_by_rows
         self._behind_ms: dict[OutputClock, int] = {}
         self._oldest_on_arrival: dict[OutputClock, int] = {}
@@ -137,6 +143,8 @@ class FoldProbe:
 
     def _compare(self, bolt: FoldingBolt, one: Tuple, other: Tuple) -> None:
         try:
+            # From nothing, and behind a tuple: a fold may begin in
+            # its own way and show the order only later.
             for begun in ((), (one,), (other,)):
                 results = [self._folded(bolt, (*begun, *order)) for order in ((one, other), (other, one))]
                 self.order_matters |= results[0] != results[1]

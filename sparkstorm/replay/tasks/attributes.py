@@ -15,7 +15,11 @@ from zlib import crc32
 
 from sparkstorm.model.tuples import Source, Tuple
 
-_SAMPLE = 16  # inputs with a look after each; then looks are twice as far apart each time
+# Inputs with a look after each; then looks are twice as far apart each time. A bolt that keeps
+# anything shows it soon; a look at every input would pickle its attributes for each.
+_SAMPLE = 16
+# Of an attribute: a bolt may hold a model of gigabytes, which would be pickled at each look.
+# Twice as much costs twice the time of a look, half would miss more changes in long lists.
 _MOST_BYTES = 64 * 1024
 _EXECUTE = "execute"
 _OPAQUE = "_thread", "threading", "_io", "socket", "ssl", "logging", "_contextvars"
@@ -38,6 +42,8 @@ class Attributes:
     def begin(self) -> None:
         """Take the digest that later ones are compared with; changes by `prepare` do not count."""
         self._before = dict(_digests(self._bolt))
+        # Set on the instance, for the sample only. Executing the first inputs one by one instead
+        # would cut batches, and try a failed input again before the rest of its batch.
         if _EXECUTE not in getattr(self._bolt, "__dict__", {_EXECUTE: None}) and hasattr(self._bolt, _EXECUTE):
             self._bolt.execute = self._sampling(self._bolt.execute)
         else:
@@ -108,7 +114,8 @@ def _checksum(value: Any) -> int:
         _Pickler(sink, protocol=5).dump(value)
     except _Full:
         pass
-    except Exception:  # user code, or an object that cannot be pickled: what is left is which one it is
+    # User code, or an object that cannot be pickled. What is left is which one it is.
+    except Exception:
         return id(value)
     return sink.crc
 

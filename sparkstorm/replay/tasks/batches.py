@@ -20,7 +20,12 @@ from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.tasks.combiner import Combiner
 
-_IPC = b"\xff\xff\xff\xff"  # an Arrow stream begins so, a packed value never does
+# An Arrow stream begins so. Rows are packed as a list of two, which never does.
+_IPC = b"\xff\xff\xff\xff"
+# 65,536 rows of a batch, as many as live. A megabyte a chunk: Spark holds several
+# copies of each. An edge with pieces is written from 8,192 rows on, a chunk of rows;
+# 16,384 rows are given to a bolt at once. No measurement chose the last two: half
+# means more chunks and calls, twice more memory where each row makes many.
 _MOST_ROWS, _MOST_BYTES, _FULL_ROWS, PIECE_ROWS = 65_536, 1 << 20, 8_192, 16_384
 # Where rows are never Python's objects a batch may be far larger: Arrow's work has a price per
 # batch.
@@ -40,6 +45,8 @@ class OutEdge:
 
     def is_due(self, least: int, whole: bool) -> bool:
         """Return whether there is enough to be sent: `least` rows, a full table of a combiner; anything if `whole`."""
+        # A combiner waits for as many rows of a key as it may:
+        # each that it puts together is one less to send.
         if self.combiner is not None and (whole or self.combiner.is_full):
             return True
         if whole or not self.may_hold_pieces:
@@ -66,6 +73,7 @@ def is_batch(data: bytes) -> bool:
 def pack_batch(batch: pa.RecordBatch) -> bytes:
     """Return the bytes of a batch."""
     sink = pa.BufferOutputStream()
+    # A stream, not a file: a file has a footer for random access, which a cell of bytes needs not.
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return bytes(sink.getvalue().to_pybytes())
@@ -125,6 +133,9 @@ def _as_one(pieces: Sequence[Any]) -> Any:
     return joined([piece[0] for piece in pieces]), pieces[0][1], pieces[0][2]
 
 
+# Few rows first: what one of them makes is not known yet, and a thousand rows that make a
+# thousand each are hundreds of megabytes. 131,072 emitted rows are tens of megabytes of Python's
+# objects; half means more calls, twice as many more memory. No measurement chose it.
 _FIRST_ROWS, _MOST_EMITTED = 64, 1 << 17
 TimedRows = tuple[Sequence[tuple[Any, ...]], list[int | None]]
 """Rows of data and their times, which may be missing."""

@@ -23,7 +23,8 @@ from sparkstorm.replay.tasks.chunks import CLOCK, START, STATE, Chunk, unpack_ro
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.watermarks import NEVER
 
-_STRIDE = 1 << 24  # above the rows of any chunk
+# Above the rows of any chunk, so that position in a source is one number.
+_STRIDE = 1 << 24
 # Rows gathered before the next sorting: each sorting walks all that wait for a later time.
 _LEAST_ROWS = 4096
 Keyed = tuple[int, int, int, tuple[Any, ...], Source]
@@ -41,6 +42,8 @@ def rows_by_time(codec: Codec, chunks: Iterable[Chunk], sources_of: SourcesOf) -
             until = bisect_left(gathered, chunk.first_ms, key=itemgetter(0))
             yield [(values, at_ms, source) for at_ms, _, _, values, source in gathered[:until]]
             del gathered[:until]
+            # Twice what was left over: where sources overlap widely, sorting
+            # after every chunk would be quadratic in the rows that wait.
             enough = 2 * len(gathered) + _LEAST_ROWS
         rows, times = unpack_rows(codec, chunk)
         values, first = list(rows), chunk.seq * _STRIDE
@@ -75,6 +78,7 @@ class PartitionClocks:
     def sources(self, source: Source, number: int, values: Sequence[tuple[Any, ...]]) -> Iterable[Source]:
         """Return the source of each row of a chunk from partition `number`, late ones marked by the partitions before."""
         floor_ms = NEVER if source.is_late or self._field is None else self._floor_ms(source, number)
+        # The usual case: no list is made of one source.
         if floor_ms <= 0 or self._field is None:
             return repeat(source, len(values))
         place = source.position(self._field)

@@ -21,8 +21,10 @@ from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.tasks.batches import OutEdge, Sizer, is_batch, pack_batch, put_together, slices, unpack_batch
 
-START, STATE, CLOCK, ROWS, DEAD, KEPT_STATE, KEPT_TIME, REPORT = range(8)  # a task reads them in this order
-KEPT = 0  # target of rows that no task of the topology waits for: they are results
+# The order in which a task reads them: its state before the clocks, and these before any row.
+START, STATE, CLOCK, ROWS, DEAD, KEPT_STATE, KEPT_TIME, REPORT = range(8)
+# Target of rows that no task waits for: they are results. Tasks are numbered from 1.
+KEPT = 0
 _MOST_ROWS = 8192
 _SMALL_BYTES, _LARGE_BYTES = 128 << 10, 1 << 20
 Row = tuple[tuple[Any, ...], int, Source]
@@ -52,6 +54,7 @@ class OpenChunk(Chunk):
 DDL = "kind int, target int, first_ms long, source long, seq long, sender int, stream string, rows int, data binary"
 ORDER = ("target", "kind", "first_ms", "source", "seq")
 order_of = attrgetter(*ORDER)
+# More partitions than a job of Spark can have tasks in practice; 39 bits are left for stages.
 _SOURCE_STRIDE = 1 << 24
 
 
@@ -63,6 +66,8 @@ def source_number(stage: int, partition: int) -> int:
 def pack_rows(codec: Codec, rows: Sequence[Row], is_timed: bool) -> bytes:
     """Return the bytes of rows, column by column; CodecError for a value outside the codec's closed set."""
     values, times, *_ = zip(*rows, strict=True)
+    # By columns: that is how results are written, and a
+    # batch of Arrow is made of columns, not of rows.
     return codec.pack([list(times) if is_timed else None, [list(column) for column in zip(*values, strict=True)]])
 
 

@@ -53,7 +53,10 @@ class _AnyColumns(BatchColumns):
 
 
 _LONE, _AMOUNT = "key", "amount"
+# Rows between two sums, each of which hashes all keys again. Half means more sums, twice
+# as many means more rows in memory until the next one. No measurement chose it.
 _FEW_ROWS = 1 << 18
+# Python's numbers have no end, Arrow's wrap around. Above it single keys take over.
 _LIMIT = 1 << 63
 _BATCH: Any = object()
 """In place of a key in `undo`: the element behind it undoes the addition of a whole batch."""
@@ -74,6 +77,8 @@ class ColumnState(MemoryState):
         if table is None or not table.num_rows:
             super().add_batch(keys, amounts)
             return
+        # Two classes instead of a flag that every method of
+        # the ordinary state would have to look at.
         self.__class__ = _Columns
         self.add_batch(keys, amounts)
 
@@ -114,6 +119,7 @@ class _Columns(ColumnState):
         self._batches.append(table)
         self.undo += _BATCH, self._drop_last, None
         if sum(each.num_rows for each in self._batches) > max(_FEW_ROWS, 2 * self._batches[0].num_rows):
+            # Batches that can still be undone stay as they are: a sum cannot be taken apart.
             settled = len(self._batches) - len(self.undo) // 3
             self._batches[:settled] = [_summed(self._batches[:settled])] if settled else []
 
@@ -199,6 +205,7 @@ def _summed(tables: Sequence[pa.Table]) -> pa.Table:
     """Return one row per key, keys in the order of their first rows."""
     whole = pa.concat_tables(tables)
     names = whole.column_names[:-1]
+    # One thread: Spark has given the task one core, and with several the order of keys is chance.
     sums = whole.group_by(names, use_threads=False).aggregate([(_AMOUNT, "sum")])
     return sums.select([*names, f"{_AMOUNT}_sum"]).rename_columns([*names, _AMOUNT])
 

@@ -20,6 +20,7 @@ from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import KEYS, SCALARS, Codec
 
 # Beyond it what is combined is sent: memory stays bounded, whatever the number of keys.
+# Half sends earlier what might still be combined, twice as many doubles the memory of each edge.
 MOST_KEYS = 1 << 16
 _MISSING: Any = object()
 
@@ -64,6 +65,7 @@ class Combiner:
         # One object for all rows, unless user code keeps it: 90 ns a row against 350 for a new one
         # each (decision 52). The compiled core has no loop for `pair`.
         ours_alone = getrefcount(tup)
+        # One iterator for all tries: after an error the loop goes on behind the row that raised it.
         row, rest = None, iter(rows)
         while True:
             try:
@@ -86,6 +88,7 @@ class Combiner:
         """Combine a whole batch, or change nothing and return False."""
         try:
             pairs = self._bolt.pairs_of(batch)
+            # The bolt combines no batches, or not this one.
             if pairs is None:
                 return False
             changed: dict[Any, Any] = {}

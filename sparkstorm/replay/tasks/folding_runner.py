@@ -45,6 +45,8 @@ class FoldingRunner(TimedRunner):
         """Fold rows of one source into accumulators; False, with nothing changed, where one of them needs a closer look."""
         source, bolt, windows = rows[0][2], self.bolt, self._windows
         assert isinstance(bolt, FoldingBolt) and isinstance(windows, TimeWindows)
+        # Late rows go to another stream, ticks belong to no window, and
+        # the loop of the core takes its key from one field.
         if source.is_late or source.stream == TICK_STREAM or len(bolt.key_fields) != 1:
             return False
         time_at, key_at = (source.position(field) for field in (self._settings.timestamp_field or "", bolt.key_fields[0]))
@@ -85,5 +87,7 @@ class FoldingRunner(TimedRunner):
                 fired += 1
         except USER_ERRORS as error:  # the window is still the first one
             self._roll_back(*marks)
+            # A content of its own: the shared one goes on to other
+            # windows while this one waits for its next try.
             self._put_off(Firing(key, start, end, Content(value=value)), failure_of(error), now_ms)
         return fired

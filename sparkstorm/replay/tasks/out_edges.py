@@ -34,10 +34,13 @@ class OutEdges:
         outputs = self._parts.outputs(task, self._local)
         self.timed_outputs[task] = outputs.timed_outputs
         for stream, route in outputs.routes.items():
+            # One more subscriber for what is a result and reaches no later stage whole.
             if Feed(component, stream) in self._job.kept:
                 route.subscribe(Grouping("global"), [Target(KEPT, [], False)], task, seed)
             if direct := plan.direct_targets_not_run.get(Feed(component, stream)):
                 route.subscribe(Grouping("direct"), [Target(t, [], False) for t in direct], task, seed)
+            # One edge for each receiving task, whatever number of
+            # subscriptions lead there: they share the list.
             edges = {t.task: OutEdge(route.source, t.task, t.is_local, t.rows, emits_batches) for t in route.targets}
             self._add_edges(edges.values())
             self._set_combiner(route, edges)

@@ -99,11 +99,15 @@ class _Partition:
         self._stage = stage
         self._settings = job.settings
         self._partition = partition
+        # In every partition: Spark's Python workers are
+        # forked, and may have run another job before.
         register(SubmissionSettings.of(job.plan.conf).serializers)
         self._codec = Codec()
         self._topology, self._make_instance = job.open()
         self._parts = replace(job.plan, topology=self._topology).parts(self._codec, REPLAY_STREAMS)
         self._tasks, self.source = self._parts.tasks, self._parts.source
+        # Tasks are dealt to partitions as executors are to workers, so
+        # that `local or shuffle` means the same as live.
         self._mine = {b: self._tasks[b][partition % stage.width :: stage.width] for b in stage.bolts}
         joined = stage.bolts if stage.feed else stage.bolts[1:]
         self._is_sequence = stage.feed in job.sequence and is_watched(self._topology, job.plan.conf, stage)
@@ -129,6 +133,8 @@ class _Partition:
         task = tasks[self._partition % len(tasks)]
         route = self._edges.outputs(feed.spout, task, True).routes[feed.stream]
         has_own_clock = self._settings.open_end is not None and feed not in self._job.sequence
+        # One history goes on from the newest clock of all tasks of its spout; a
+        # partition that is one task's rows goes on from that task's.
         begun = [Begun.of(self._job.plan.begin.get(each, ())).clocks for each in ([task] if has_own_clock else tasks)]
         for output in self._edges.timed_outputs[task]:
             output.restore(max(each.get((output.stream, output.subscriber), NEVER) for each in begun))
@@ -221,6 +227,8 @@ class _Partition:
         route = self._feed_route(self._stage.feed)
         self._prepare()
         for batch in batches:
+            # Rows that are only divided among tasks make as
+            # many as they are: no need to take few of them.
             for piece in self._sizer.pieces(batch) if self._runs else (batch,):
                 self._spread(route, piece)
                 yield size_of(piece)
@@ -228,6 +236,8 @@ class _Partition:
     def _spread(self, route: Route, batch: TimedRows | pa.RecordBatch) -> None:
         """Route rows of data to their subscribers."""
         if isinstance(batch, pa.RecordBatch):
+            # Arrow alone cuts the batch among tasks. Partial key and custom
+            # groupings have no dividers: they look at one row after the other.
             if self._dividers is not None and batch.num_rows and batch.num_columns:
                 for rows, piece in (found for divide in self._dividers for found in divide(batch)):
                     rows.append((piece, 0, route.source))
@@ -235,6 +245,8 @@ class _Partition:
             batch = rows_of(batch), [0] * batch.num_rows
         source = route.source
         timed = zip(*batch, repeat(source)) if None not in batch[1] else self._with_times(source, batch)
+        # One subscriber with one task a row is the usual
+        # case: no list of targets is made for each row.
         pick = route.pick
         if pick is not None:
             for row in timed:
@@ -308,6 +320,7 @@ class _Partition:
 
         `taken`: the number of input rows that caused them.
         """
+        # In the order of the plan, senders before receivers: one pass leaves no row behind.
         for task, run in self._runs.items():
             if rows := self._gather(task, run):
                 run.execute(rows)
@@ -339,7 +352,8 @@ class _Partition:
                 if edge.combiner is not None and edge.rows:
                     edge.rows[:] = edge.combiner.take_in(edge.rows, edge.may_hold_pieces)
             if any(edge.is_due(self._writer.sizer.rows, whole) for edge in edges):
-                for edge in edges:  # together and in this order: marks leave after the rows they follow
+                # Together and in this order: marks leave after the rows that they follow.
+                for edge in edges:
                     yield from self._chunks_of(edge)
         for task, letter in [*self._timeless, *((t, letter) for t, run in self._runs.items() for letter in run.take_dead())]:
             yield self._writer.dead(task, letter)
@@ -374,6 +388,7 @@ class _Partition:
         is_open = self._settings.open_end is not None
         for run in self._runs.values():
             run.end(is_open)
+            # A task's last windows fire before the tasks behind it end, and these get the rows.
             self._run_local()
             run.put_marks(has_ended=not is_open)
         yield from self._cut(whole=True)
@@ -397,7 +412,9 @@ class _Partition:
             return
         try:
             yield from self._writer.state(KEPT_STATE, task, state.every_pair())
-        except CodecError as error:  # numbers and text are looked at here only
+        # Numbers and text are looked at here only: checking
+        # them at each `put` is what skip_bad pays for.
+        except CodecError as error:
             raise ReplayFailedError(
                 f"state of component '{component}' (task {task}): {error}; skip_bad names the records that put it"
             ) from error
@@ -407,6 +424,7 @@ class _Partition:
         evidence = Evidence()
         for run in self._runs.values():
             evidence.add_counts(run.component, self._number, run.counts.as_dict())
+            # Counters that other threads have changed since their last call ended.
             run.metrics.take_others()
             evidence.add_metrics(run.component, self._number, run.metrics.values)
         for task, output, clock in self._clocks():

@@ -44,10 +44,20 @@ from sparkstorm.windowing.watermarks import NEVER
 
 AnyBolt = Bolt | BasicBolt | WindowedBolt | TimedBolt
 _AT, _SOURCE = itemgetter(1), itemgetter(2)
+# Characters of a record in an error: Spark repeats the sentence in the logs of every attempt, and a
+# record may have megabytes. Half shows less of a wide record, double makes a page of a sentence.
 _SHOWN_RECORD = 500
+# With skip_bad the emitter counts what was emitted since the last call of take_emitted, and
+# blames the input that brings it to a million rows: 64 inputs may emit 15,625 each before an
+# innocent one is put aside. Twice as many halve that, half as many double the calls.
 _STRICT_ROWS = 64
+# What undoes 512 rows stays in the processor's caches (decision 41). Values in
+# lists of 512 took 276 to 396 ns a row, bare ones 220 to 334 (decision 52).
 AT_ONCE = 512
 """Rows that are executed before what undoes them is forgotten."""
+# Between two posts of a bolt's own threads; a longer silence counts its
+# inputs as waiting. Half of it would give up on slow services, twice as
+# much delays the end of a replay whose bolt forgets inputs.
 _THREADS_PATIENCE_SECS = 10.0
 
 
@@ -118,6 +128,8 @@ class ReplayTask(Task):
 
     def __init__(self, bolt: AnyBolt, outputs: Outputs, codec: Codec, mode: TaskMode) -> None:
         is_basic = isinstance(bolt, BasicBolt)
+        # Runners of other bolts set `roots` from the anchors, which would be no time here. A
+        # BasicBolt's emission descends from the one input, whose time stands in its row already.
         kind = Emitter if is_basic else ClockedEmitter
         emitter = kind(outputs.component, outputs.routes, mode.skip_bad)
         emitter.timed_outputs = outputs.timed_outputs
@@ -168,6 +180,8 @@ class ReplayTask(Task):
 
     def effect_key(self) -> str:
         """Return a name of the input being executed, the same in every run and retry; ReplayFailedError unless they are counted."""
+        # Not known from the bolt alone: only inputs that are executed one by one have a
+        # place that is the same in every run, and that costs, so a bolt must ask for it.
         if not self._mode.is_keyed:
             raise ReplayFailedError(
                 f"component '{self.component}' calls effect_key(), but is not idempotent: declare effects = Effects.IDEMPOTENT"
@@ -194,6 +208,7 @@ class ReplayTask(Task):
             if due_ms is not None and end == start:
                 self._tick(self._ticks.take(due_ms, due_ms))
             else:
+                # Usually no tick falls into a list, and then it is not copied.
                 self._execute(rows[start:end] if end - start < count else rows)
                 start = end
         self._reached_ms = max(self._reached_ms, _AT(rows[-1]))
@@ -209,6 +224,7 @@ class ReplayTask(Task):
         if isinstance(self.runner, ManualRunner):
             self._wait_for_threads(self.runner)
             self.counts.held = self.runner.held
+        # Before cleanup, which may change attributes when nothing depends on them any more.
         self._attributes.look(0, is_last=True)
         self.counts.changed = int(bool(self._attributes.changed))
         if self.state is not None:
@@ -221,6 +237,8 @@ class ReplayTask(Task):
 
     def release(self) -> None:
         """Free the state after `end`. The task is in reference cycles: a collection that found it would visit every key."""
+        # The task is in reference cycles. The collection at the end of a partition,
+        # which would find it, visited every key: 40 to 90 ms of a task of 1 M rows.
         if self.state is not None:
             self.state.release()
 
@@ -257,6 +275,9 @@ class ReplayTask(Task):
         for output in self.emitter.timed_outputs:
             if output.clock is not None and output.put_marks(self.low_ms, has_ended, lambda target: True):
                 for target in output.marks.values():
+                    # A failed input that was tried again has set the time back. A
+                    # mark with that time would come before rows that it follows,
+                    # and they would be late for windows that it fires.
                     now_ms = max(self._reached_ms, self.now_ms())
                     target.rows[:] = [(values, at_ms or now_ms, source) for values, at_ms, source in target.rows]
 
@@ -282,6 +303,8 @@ class ReplayTask(Task):
         for source, group in groupby(rows, key=_SOURCE):
             part = list(group)
             size, failed = count_rows(part), 0
+            # Pairs of a combiner are no batch: their fields are
+            # a key and a value, not those of the stream.
             for singles in [part] if source.stream == COMBINED_STREAM else columns.left_over(part):
                 failed += len(singles)
                 self._execute_rows(singles)
@@ -301,7 +324,9 @@ class ReplayTask(Task):
             self._attributes.look(len(part))
             if isinstance(self.runner, ManualRunner):
                 self._take_late(self.runner)
-            if self._mode.skip_bad or most > 1:  # strict: the emitter counts what one input emits, by what was not taken yet
+            # With skip_bad always, since the emitter counts what one input emits by what was not
+            # taken. Else not after single rows: it costs a call, and `_run_local` does it for all.
+            if self._mode.skip_bad or most > 1:
                 self.take_emitted()
 
     def _run_part(self, part: Sequence[Any]) -> Iterable[FailedInput]:
@@ -353,7 +378,8 @@ class ReplayTask(Task):
 
     def _wait_for_threads(self, runner: ManualRunner) -> None:
         self._take_late(runner)
-        if threading.active_count() > self._threads_before:  # a bolt that has none will never post anything
+        # A bolt without threads of its own will never post anything.
+        if threading.active_count() > self._threads_before:
             while runner.outstanding and self._woken.wait(_THREADS_PATIENCE_SECS):
                 self._woken.clear()
                 self._take_late(runner)

@@ -58,8 +58,11 @@ class WindowTask(ReplayTask):
         self._store = MemoryState(codec, mode.skip_bad)
         self._marks = Watermarks(times.channels)
         self._probe: FoldProbe | None = None
+        # A bolt that declares order_insensitive has answered what the probe would ask, at no cost.
         if isinstance(bolt, FoldingBolt) and times.settings.is_event_time and not getattr(bolt, "order_insensitive", False):
             self._probe = FoldProbe(bolt, codec)
+        # Timers, and windows by the clock, may be due between two rows of a list.
+        # Windows by event time wait for a watermark, which comes behind the list.
         self._one_by_one = mode.is_timed and (isinstance(bolt, TimedBolt) or not times.settings.is_event_time)
 
     def begin(self, begun: Begun, parts: TaskParts, tasks: Collection[int]) -> None:
@@ -85,6 +88,7 @@ class WindowTask(ReplayTask):
 
     def end(self, is_open: bool = False) -> None:
         """End of input: fire the remaining windows, unless more input follows (`is_open`)."""
+        # A back-fill's windows stay open: the live run that follows has more rows for them.
         if not is_open:
             self._advance(END, self.now_ms())
         super().end(is_open)
@@ -130,6 +134,7 @@ class WindowTask(ReplayTask):
         return self._timed.low_ms
 
     def _execute(self, rows: Sequence[Any]) -> None:
+        # Sources are few objects, so their set is cheaper than a look at every row's stream.
         has_marks = any(source.stream == WATERMARK_STREAM for source in set(map(itemgetter(2), rows)))
         for are_marks, group in groupby(rows, key=_is_mark) if has_marks else [(False, rows)]:
             part = list(group) if has_marks else rows
@@ -161,6 +166,8 @@ class WindowTask(ReplayTask):
         """Advance the watermarks of data: rows come in the order of times, so later ones are at most the lag older."""
         if self._mode.is_timed:
             for channel in self._times.data:
+                # The history of a back-fill ends here, not at the newest row of all sources: a
+                # window that the slowest source would hold open live stays open.
                 newest_ms = min(at_ms, self._times.newest_ms.get(channel, at_ms))
                 self._marks.hear(channel, max(NEVER, newest_ms - self._times.settings.lag_ms))
 
@@ -171,6 +178,7 @@ class WindowTask(ReplayTask):
     def _advance(self, low_ms: int, now_ms: int) -> None:
         """Fire due windows and timers; a failing one is tried again at once, then put aside."""
         self._timed.advance(low_ms, now_ms)
+        # Virtual time goes to the next try at once: nothing else happens in between.
         while self._timed.is_waiting:
             now_ms = max(now_ms, self._timed.next_due_ms() or now_ms)
             self._timed.advance(low_ms, now_ms)
