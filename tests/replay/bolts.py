@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
 from sparkstorm.api import (
     BasicBolt,
     BasicOutputCollector,
     Bolt,
     OutputCollector,
+    ReplayableSpout,
     Spout,
+    SpoutOutputCollector,
     StatefulBolt,
     Stream,
+    Timer,
     TopologyBuilder,
     TopologyContext,
     Tuple,
 )
 from sparkstorm.api.components import Conf
+from sparkstorm.api.windows import Duration, FoldingBolt, TimedBolt, Window
 from sparkstorm.model.topology import Topology
+
+FIELDS = ("key", "value", "ts")
 
 
 class Source(Spout):
@@ -23,6 +33,88 @@ class Source(Spout):
 
     def __init__(self, *fields: str) -> None:
         self.outputs = fields
+
+
+class Listed(ReplayableSpout):
+    """Rows of a list, a part for each task; its position is a number that other numbers of tasks do not share.
+
+    `most`: how many rows a task emits for now, while the others are still to come.
+    """
+
+    def __init__(self, *parts: Sequence[tuple[Any, ...]], fields: Sequence[str] = FIELDS, most: int | None = None) -> None:
+        self.parts, self.outputs, self.most = parts, tuple(fields), most
+
+    def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
+        self.rows, self.collector, self.done = self.parts[context.task_index], collector, 0
+
+    def next_tuple(self) -> None:
+        if self.done < len(self.rows) and self.done != self.most:
+            self.collector.emit(self.rows[self.done], self.done)
+            self.done += 1
+
+    def is_exhausted(self) -> bool:
+        return self.done >= len(self.rows)
+
+    def snapshot(self) -> int:
+        return self.done
+
+    def restore(self, position: int) -> None:
+        self.done = position
+
+
+class Pass(BasicBolt):
+    """Emits the first three values of its inputs."""
+
+    outputs = FIELDS
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit(tup.values[:3])
+
+
+class WindowSums(FoldingBolt):
+    """The sum of a key's values, with the last moment of its window as time: it does not depend on the order of terms."""
+
+    outputs: Any = FIELDS
+    key_fields = ("key",)
+
+    def initial(self) -> Any:
+        return 0
+
+    def fold(self, accumulator: Any, tup: Tuple) -> Any:
+        return accumulator + int(tup["value"])
+
+    def merge(self, one: Any, other: Any) -> Any:
+        return one + other
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        collector.emit((*window.key, window.value, window.last_ms))
+
+
+class Silence(TimedBolt):
+    """Says that a key has been silent for some time, by event time."""
+
+    outputs = ("key", "at_ms")
+
+    def __init__(self, field: str, for_ms: int) -> None:
+        self.field, self.for_ms = field, for_ms
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        last = max(tup[self.field], self.state.get(tup["key"], 0))
+        self.state.put(tup["key"], last)
+        self.timers.set_event_timer(tup["key"], last + self.for_ms)
+
+    def on_timer(self, timer: Timer, collector: BasicOutputCollector) -> None:
+        collector.emit((timer.name, timer.at_ms))
+
+
+def with_shape(bolt: Any, shape: str, length: Duration, random: Random) -> Any:
+    """Give a bolt a tumbling, sliding or session window of this length."""
+    match shape:
+        case "tumbling":
+            return bolt.with_tumbling_window(length)
+        case "sliding":
+            return bolt.with_window(length, Duration.millis(random.choice((20, 50, 400))))
+    return bolt.with_session_window(length)
 
 
 class Split(BasicBolt):
@@ -103,6 +195,15 @@ class Sum(StatefulBolt):
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         self.state.add(f"{tup.stream} {self.index}", tup.values[0])
+
+
+def one_bolt(bolt: Any, tasks: int = 1, fields: Sequence[str] = ("value",), is_global: bool = False) -> Topology:
+    """source -> bolt, by the first field or all to one task."""
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source(*fields))
+    declarer = builder.set_bolt("bolt", bolt, tasks)
+    _ = declarer.global_grouping("source") if is_global else declarer.fields_grouping("source", fields[0])
+    return builder.build()
 
 
 def word_count(splits: int = 2, counts: int = 3) -> Topology:

@@ -23,14 +23,13 @@ from sparkstorm.api import (
 from sparkstorm.api.builder import Declarer
 from sparkstorm.api.columns import BatchCollector, ColumnBolt
 from sparkstorm.api.components import Conf
-from sparkstorm.api.windows import Duration, FoldingBolt, Window, WindowedBolt
+from sparkstorm.api.windows import Duration, Window, WindowedBolt
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.tuples import Source as Sender
-from tests.replay.bolts import Source
+from tests.replay.bolts import FIELDS, Source, WindowSums, with_shape
 
 Rows = dict[str, list[tuple[Any, ...]]]
-FIELDS = ("key", "value", "ts")
 
 
 class Shift(BasicBolt):
@@ -139,25 +138,6 @@ class Negate(ColumnBolt):
         collector.emit_batch(pa.RecordBatch.from_arrays([batch["key"], values, batch["ts"]], FIELDS))
 
 
-class WindowSums(FoldingBolt):
-    """Sums per key and window."""
-
-    outputs = FIELDS
-    key_fields = ("key",)
-
-    def initial(self) -> int:
-        return 0
-
-    def fold(self, accumulator: int, tup: Tuple) -> int:
-        return accumulator + int(tup["value"])
-
-    def merge(self, one: int, other: int) -> int:
-        return one + other
-
-    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
-        collector.emit((*window.key, window.value, window.last_ms))
-
-
 class WindowMembers(WindowedBolt):
     """Content of a window of all keys, in an order of its own."""
 
@@ -172,13 +152,7 @@ class WindowMembers(WindowedBolt):
 def timed(bolt: Any, random: Random, lag_ms: int) -> Any:
     """With a window of some shape over event time."""
     length = Duration.millis(random.choice((50, 100, 333)))
-    match random.choice(("tumbling", "sliding", "session")):
-        case "tumbling":
-            bolt.with_tumbling_window(length)
-        case "sliding":
-            bolt.with_window(length, Duration.millis(random.choice((20, 50, 400))))
-        case _:
-            bolt.with_session_window(length)
+    with_shape(bolt, random.choice(("tumbling", "sliding", "session")), length, random)
     return bolt.with_timestamp_field("ts").with_lag(Duration.millis(lag_ms)).with_late_tuple_stream("late")
 
 

@@ -21,9 +21,8 @@ from sparkstorm.api import (
     TopologyBuilder,
     Tuple,
 )
-from sparkstorm.api.components import ReplayableSpout
 from sparkstorm.api.windows import Count as CountOf
-from sparkstorm.api.windows import Duration, FoldingBolt, TimedBolt, Window, WindowedBolt
+from sparkstorm.api.windows import Duration, FoldingBolt, Window, WindowedBolt
 from sparkstorm.checkpoint.files import CheckpointWriter, read_checkpoint
 from sparkstorm.connectors import FileLines, find_files
 from sparkstorm.errors import CheckpointError, InvalidConfigError, InvalidTopologyError, ReplayFailedError, StoreInconsistentError
@@ -31,7 +30,7 @@ from sparkstorm.model.topology import Topology
 from sparkstorm.replay import back_fill_locally
 from sparkstorm.testing import LocalCluster
 from sparkstorm.testing.sim_transport import CommitFault
-from sparkstorm.windowing.timers import Timer
+from tests.replay.bolts import Listed, Silence, WindowSums
 from tests.sim.test_every_point import OnePoint
 
 LINES = [f"{'abcde'[n % 5]} {1000 * (n // 4) + 250 * (n % 3)}" for n in range(60)]  # key and time in ms, a little out of order
@@ -173,60 +172,13 @@ def test_history_up_to_any_row_and_then_live_is_the_whole(
 # -- spouts whose rows carry the time --------------------------------------------------------------------------------
 
 
-class Listed(ReplayableSpout):
-    """Rows of a list, a part for each task, far out of order; its position is a number that other numbers of tasks do not share."""
-
-    outputs: Any = ("key", "at_ms")
-
-    def __init__(self, *parts: list[tuple[Any, ...]]) -> None:
-        self.parts = parts
-
-    def open(self, conf: Any, context: Any, collector: Any) -> None:
-        self.rows, self.collector, self.done = self.parts[context.task_index], collector, 0
-
-    def next_tuple(self) -> None:
-        if self.done < len(self.rows):
-            self.collector.emit(self.rows[self.done], self.done)
-            self.done += 1
-
-    def is_exhausted(self) -> bool:
-        return self.done >= len(self.rows)
-
-    def snapshot(self) -> int:
-        return self.done
-
-    def restore(self, position: int) -> None:
-        self.done = position
-
-
-class Silence(TimedBolt):
-    """Says that a key has been silent for 700 ms."""
-
-    outputs = ("key", "at_ms")
-
-    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        last = max(tup["at_ms"], self.state.get(tup["key"], 0))
-        self.state.put(tup["key"], last)
-        self.timers.set_event_timer(tup["key"], last + 700)
-
-    def on_timer(self, timer: Timer, collector: BasicOutputCollector) -> None:
-        collector.emit((timer.name, timer.at_ms))
-
-
-class Summed(FoldingBolt):
+class Summed(WindowSums):
     """Sums of times, in pieces that can be put together."""
 
     outputs = ("key", "start", "times")
-    key_fields = ("key",)
-
-    def initial(self) -> int:
-        return 0
 
     def fold(self, accumulator: int, tup: Tuple) -> int:
         return accumulator + int(tup["at_ms"])
-
-    def merge(self, one: int, other: int) -> int:
-        return one + other
 
     def execute(self, window: Window, collector: BasicOutputCollector) -> None:
         collector.emit((*window.key, window.start, window.value))
@@ -243,9 +195,9 @@ SHAPES: dict[str, Callable[[Any], Any]] = {
 def timed(*parts: Any, windows: Any = None) -> Topology:
     """Windows and timers right behind a spout, which has a task for each list."""
     builder = TopologyBuilder()
-    builder.set_spout("rows", Listed(*parts), parallelism=len(parts))
+    builder.set_spout("rows", Listed(*parts, fields=("key", "at_ms")), parallelism=len(parts))
     windows = (windows or SHAPES["tumbling"](TimeInputs())).with_late_tuple_stream("late")
-    for id, bolt in (("windows", windows), ("silence", Silence())):
+    for id, bolt in (("windows", windows), ("silence", Silence("at_ms", 700))):
         settings = bolt.with_timestamp_field("at_ms").with_lag(Duration.millis(LAG_MS))
         builder.set_bolt(id, settings, parallelism=2).fields_grouping("rows", "key")
     seen = builder.set_bolt("seen", Seen()).global_grouping("windows").global_grouping("silence")
@@ -299,12 +251,8 @@ def test_windows_of_every_shape_go_over_the_seam(tmp_path: Path, shape: str, bol
 # -- kills at the seam (a killed worker closes no file) ------------------------------------------------------------
 
 
-class Lines(Listed):
-    outputs = ("line",)
-
-
 def lines() -> Topology:
-    return build(Lines([(line,) for line in LINES]), TASKS)
+    return build(Listed([(line,) for line in LINES], fields=("line",)), TASKS)
 
 
 @pytest.mark.slow
@@ -424,7 +372,7 @@ def test_a_source_that_gives_other_rows_the_second_time_ends_the_replay(tmp_path
 
     opened = tmp_path / "opened"
     builder = TopologyBuilder()
-    builder.set_spout("rows", Fickle([("a", 1)] * 3))
+    builder.set_spout("rows", Fickle([("a", 1)] * 3, fields=("key", "at_ms")))
     builder.set_bolt("count", Count()).fields_grouping("rows", "key")
     with pytest.raises(ReplayFailedError, match=r"spout 'rows' \(task 1 of its own\) gave .* before it were 3 up to 3"):
         back_fill_locally(builder.build(), tmp_path / "half")

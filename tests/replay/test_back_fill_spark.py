@@ -11,7 +11,7 @@ from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.errors import CheckpointError, ReplayFailedError
 from sparkstorm.replay import back_fill, back_fill_locally
 from sparkstorm.testing import LocalCluster
-from tests.replay.test_back_fill import CONF, LINES, Listed, build, expected_counts, files_of, timed, whole_run
+from tests.replay.test_back_fill import CONF, LINES, build, expected_counts, files_of, timed, whole_run
 
 pytestmark = pytest.mark.system
 
@@ -59,4 +59,4 @@ def test_a_field_of_several_types_is_named(spark: SparkSession, tmp_path: Path) 
     topology = timed([("a", 1), (2, 2)])
     with pytest.raises(ReplayFailedError, match="spout 'rows', stream 'default', field 'key' holds values of several types"):
         back_fill(topology, spark, tmp_path / "half", conf=CONF)
-    assert Listed.outputs == ("key", "at_ms") and not list(tmp_path.glob("half*"))
+    assert not list(tmp_path.glob("half*"))

@@ -26,7 +26,7 @@ from sparkstorm.replay import EventTime, LocalResults, replay, replay_locally
 from sparkstorm.replay.tasks.batches import OutEdge
 from sparkstorm.replay.tasks.chunks import ChunkWriter, unpack_rows
 from sparkstorm.testing import complete_topology
-from tests.replay.bolts import Count, Source, Timed
+from tests.replay.bolts import Count, Source, Timed, one_bolt
 from tests.replay.random_topologies import ByKey
 
 
@@ -98,13 +98,6 @@ def topology(tasks: int = 2) -> Topology:
     return builder.build()
 
 
-def one(bolt: ColumnBolt) -> Topology:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("value", "ts"))
-    builder.set_bolt("bolt", bolt).fields_grouping("source", "value")
-    return builder.build()
-
-
 def rows(seed: int, count: int = 200) -> list[tuple[Any, ...]]:
     random = Random(seed)
     return [(random.choice(["a", "b", "ä", None, ""]), random.randint(-99, 99)) for _ in range(count)]
@@ -131,28 +124,30 @@ def test_a_live_run_gives_the_same_results() -> None:
 
 def test_a_failing_batch_leaves_no_trace_but_its_culprit() -> None:
     values = [(n % 10, n) for n in range(100)]
-    results = replay_locally(one(NoSevens()), {"source": values}, skip_bad=True)
+    results = replay_locally(one_bolt(NoSevens(), fields=("value", "ts")), {"source": values}, skip_bad=True)
     assert [d.values[0] for d in results.dead_letters] == [7] * 10
     assert Counter(results["bolt"]) == Counter((n % 10,) for n in range(100) if n % 10 != 7)
     assert results.states["bolt"] == {"rows": 90}
     with pytest.raises(ReplayFailedError, match=r"failed 4 times on record .*value=7.*a seven"):
-        replay_locally(one(NoSevens()), {"source": values})
+        replay_locally(one_bolt(NoSevens(), fields=("value", "ts")), {"source": values})
 
 
 def test_a_batch_of_wrong_width_is_refused_as_a_row_would_be() -> None:
     with pytest.raises(ReplayFailedError, match="emitted 1 values for 2 fields"):
-        replay_locally(one(Wrong()), {"source": [(1, 2)]})
+        replay_locally(one_bolt(Wrong(), fields=("value", "ts")), {"source": [(1, 2)]})
 
 
 def test_values_of_several_types_in_one_column_are_executed_row_by_row() -> None:
-    results = replay_locally(one(BothWays()), {"source": [(1, 1), ("a", 2), (None, 3)]})
+    results = replay_locally(one_bolt(BothWays(), fields=("value", "ts")), {"source": [(1, 1), ("a", 2), (None, 3)]})
     assert [how for how, _ in results["bolt"]] == ["row"] * 3
 
 
 def test_a_batch_has_the_time_of_its_last_row_and_ticks_cut_it() -> None:
     conf = {"topology.tick.tuple.freq.secs": 1}
     values = [("a", at_ms) for first, last in ((500, 900), (1100, 1200)) for at_ms in [first] * 31 + [last]]  # fewer come as rows
-    results = replay_locally(one(BothWays()), {"source": values}, event_time=EventTime("ts"), conf=conf)
+    results = replay_locally(
+        one_bolt(BothWays(), fields=("value", "ts")), {"source": values}, event_time=EventTime("ts"), conf=conf
+    )
     assert results["bolt"] == [("batch", 900)] * 32 + [("row", 1000)] + [("batch", 1200)] * 32
 
 

@@ -22,8 +22,7 @@ from sparkstorm.model.topology import Topology
 from sparkstorm.replay import replay, replay_locally
 from sparkstorm.replay.failures import told_shortly
 from sparkstorm.testing import complete_topology
-from tests.replay.bolts import Count, Picky, Source
-from tests.replay.test_failures import one_bolt
+from tests.replay.bolts import Count, Picky, Source, one_bolt
 from tests.windowing.driving import Merging
 
 JOB = JobFile("job.yaml", "test", "module:build")

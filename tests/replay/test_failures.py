@@ -21,18 +21,9 @@ from sparkstorm.api import (
 )
 from sparkstorm.api.components import Conf
 from sparkstorm.errors import InvalidTopologyError, ReplayFailedError
-from sparkstorm.model.topology import Topology
 from sparkstorm.replay import replay, replay_locally
 from sparkstorm.testing import complete_topology
-from tests.replay.bolts import Count, Picky, Source, Split
-
-
-def one_bolt(bolt: BasicBolt | Bolt, tasks: int = 1) -> Topology:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("value"))
-    builder.set_bolt("bolt", bolt, tasks).fields_grouping("source", "value")
-    return builder.build()
-
+from tests.replay.bolts import Count, Picky, Source, Split, one_bolt
 
 VALUES = [("a",), ("b",), ("c",)]
 

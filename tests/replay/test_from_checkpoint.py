@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkstorm.api import ReplayableSpout, TopologyBuilder
+from sparkstorm.api import TopologyBuilder
 from sparkstorm.app.replay.job import main
 from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.errors import CheckpointError, InvalidTopologyError
@@ -21,37 +21,12 @@ from sparkstorm.model.topology import Grouping, Topology
 from sparkstorm.replay import back_fill, checkpoint_states, replay, replay_locally
 from sparkstorm.replay.back_fill import back_fill_locally
 from sparkstorm.testing import CaptureBolt, LocalCluster
-from tests.replay.test_windows import MS, SHAPES, TIMES, Pass, Sum, by_ts, chain, rows
+from tests.replay.bolts import FIELDS, Listed, Pass, WindowSums
+from tests.replay.test_windows import MS, SHAPES, TIMES, by_ts, chain, rows
 from tests.topologies import word_count
 
 
-class Rows(ReplayableSpout):
-    """Emits rows of a list, up to a limit; its position is their number."""
-
-    outputs = ("key", "value", "ts")
-
-    def __init__(self, rows: Sequence[Any], most: int | None = None) -> None:
-        self._rows, self._most = list(rows), len(rows) if most is None else most
-
-    def open(self, conf: Any, context: Any, collector: Any) -> None:
-        self._collector, self._next = collector, 0
-
-    def next_tuple(self) -> None:
-        if self._next < self._most:
-            self._collector.emit(self._rows[self._next], self._next)
-            self._next += 1
-
-    def is_exhausted(self) -> bool:
-        return self._next >= len(self._rows)
-
-    def snapshot(self) -> Any:
-        return self._next
-
-    def restore(self, position: Any) -> None:
-        self._next = position
-
-
-def reading(topology: Topology, spout: Rows) -> Topology:
+def reading(topology: Topology, spout: Listed) -> Topology:
     source = replace(topology.components["source"], instance=spout)
     return Topology({**topology.components, "source": source})
 
@@ -84,7 +59,7 @@ def live_to(folder: Path, topology: Topology, data: Sequence[Any], count: int, s
     """Run live over the first rows, a worker killed now and then, and leave a savepoint; return what was emitted."""
     capture, random = CaptureBolt(), Random(seed)
     with LocalCluster(seed=seed) as cluster:
-        cluster.submit(captured(reading(topology, Rows(data, count)), capture), {"topology.workers": 2})
+        cluster.submit(captured(reading(topology, Listed(data, most=count)), capture), {"topology.workers": 2})
         for _ in range(3):
             cluster.advance(ms=random.randrange(200))
             cluster.kill_worker(random.choice(["source", "w0"]))
@@ -96,7 +71,7 @@ def live_to(folder: Path, topology: Topology, data: Sequence[Any], count: int, s
 def live_from(folder: Path, topology: Topology, data: Sequence[Any], seed: int) -> tuple[CaptureBolt, dict[str, Any]]:
     capture = CaptureBolt()
     with LocalCluster(seed=seed) as cluster:
-        cluster.submit(captured(reading(topology, Rows(data)), capture), from_checkpoint=folder)
+        cluster.submit(captured(reading(topology, Listed(data)), capture), from_checkpoint=folder)
         cluster.advance(ms=50)
         cluster.kill_worker("w0")
         cluster.run_until_idle()
@@ -112,7 +87,7 @@ def test_a_replay_from_a_savepoint_equals_one_uninterrupted_run(shape: str, time
     before = live_to(tmp_path / "saved", topology, data, count, seed)
     whole = replay_locally(topology, {"source": data}, event_time=TIMES[time])
     rest = replay_locally(
-        reading(topology, Rows(data)),
+        reading(topology, Listed(data)),
         {"source": data[count:]},
         event_time=TIMES[time],
         from_checkpoint=tmp_path / "saved",
@@ -133,7 +108,7 @@ def test_a_back_fill_from_a_savepoint_goes_on_live_as_one_uninterrupted_run(shap
     first, second = splits(data, shape, 2)
     before = live_to(tmp_path / "one", topology, data, first, seed)
     middle = back_fill_locally(
-        reading(topology, Rows(data)), tmp_path / "two", rows={"source": second - first}, from_checkpoint=tmp_path / "one"
+        reading(topology, Listed(data)), tmp_path / "two", rows={"source": second - first}, from_checkpoint=tmp_path / "one"
     )
     after, states = live_from(tmp_path / "two", topology, data, seed)
     whole = replay_locally(topology, {"source": data})
@@ -146,25 +121,25 @@ def test_a_back_fill_from_a_savepoint_goes_on_live_as_one_uninterrupted_run(shap
 
 @pytest.mark.parametrize("between", [False, True], ids=["from data", "from a bolt"])
 def test_a_row_is_late_by_its_senders_clock_though_another_sender_holds_its_window_open(between: bool, tmp_path: Path) -> None:
-    def topology(fast: Rows, slow: Rows) -> Topology:
+    def topology(fast: Listed, slow: Listed) -> Topology:
         builder = TopologyBuilder()
         builder.set_spout("fast", fast)
         builder.set_spout("slow", slow)
         builder.set_bolt("pass", Pass()).shuffle_grouping("fast")
-        window = by_ts(Sum().with_tumbling_window(MS(100))).with_late_tuple_stream("late")
+        window = by_ts(WindowSums().with_tumbling_window(MS(100))).with_late_tuple_stream("late")
         builder.set_bolt("sum", window).global_grouping("pass" if between else "fast").global_grouping("slow")
         return builder.build()
 
     data = [("a", 1, 10 * n) for n in range(100)] + [("a", 1, 300), ("a", 1, 980)]
     slow = [("b", 1, 5), ("b", 1, 2000)]
     with LocalCluster() as cluster:
-        cluster.submit(topology(Rows(data, 100), Rows(slow, 1)))
+        cluster.submit(topology(Listed(data, most=100), Listed(slow, most=1)))
         cluster.advance(5)
         cluster.savepoint(tmp_path / "one")
     rest = {"fast": data[100:], "slow": slow[1:]}
-    results = replay_locally(topology(Rows(data), Rows(slow)), rest, from_checkpoint=tmp_path / "one")
+    results = replay_locally(topology(Listed(data), Listed(slow)), rest, from_checkpoint=tmp_path / "one")
     assert [row[3]["ts"] for row in results["sum:late"]] == [300]
-    filled = back_fill_locally(topology(Rows(data), Rows(slow)), tmp_path / "two", from_checkpoint=tmp_path / "one")
+    filled = back_fill_locally(topology(Listed(data), Listed(slow)), tmp_path / "two", from_checkpoint=tmp_path / "one")
     assert [row[3]["ts"] for row in filled["sum:late"]] == [300]
     before, after = (Counter(clocks_in(tmp_path / name, "pass" if between else "fast")) for name in ("one", "two"))
     assert before == after == Counter({("h", "default", "sum"): 990})
@@ -183,7 +158,7 @@ def test_a_task_that_gets_no_rows_keeps_the_clocks_that_it_began_with(tmp_path: 
     two = replace(former, parallelism=2, num_tasks=2, inputs=inputs)
     topology, data = Topology({**whole.components, "pass": two}), rows(0)
     live_to(tmp_path / "one", topology, data, 100, 0)
-    back_fill_locally(reading(topology, Rows(data)), tmp_path / "two", rows={"source": 0}, from_checkpoint=tmp_path / "one")
+    back_fill_locally(reading(topology, Listed(data)), tmp_path / "two", rows={"source": 0}, from_checkpoint=tmp_path / "one")
     clocks = []
     for name in ("one", "two"):
         contents = read_checkpoint(tmp_path / name).content("pass")
@@ -198,9 +173,9 @@ def test_a_checkpoint_that_cannot_be_continued_is_named(tmp_path: Path) -> None:
         replay_locally(topology, {"source": data}, from_checkpoint=tmp_path / "saved", states={"w0": {}})
     other = chain(*SHAPES["tumbling"](), tasks=2)
     with pytest.raises(CheckpointError, match="'w0' had 3 tasks and has 2 now"):
-        replay_locally(reading(other, Rows(data)), {"source": data}, from_checkpoint=tmp_path / "saved")
+        replay_locally(reading(other, Listed(data)), {"source": data}, from_checkpoint=tmp_path / "saved")
     with pytest.raises(CheckpointError, match="has nothing of 'count'"):
-        replay_locally(word_count(Rows(data)), {"lines": [("a",)]}, from_checkpoint=tmp_path / "saved")
+        replay_locally(word_count(Listed(data)), {"lines": [("a",)]}, from_checkpoint=tmp_path / "saved")
 
 
 def test_states_of_a_savepoint_with_open_windows_are_not_taken_in_silence(tmp_path: Path) -> None:
@@ -216,7 +191,7 @@ def test_on_spark_a_replay_from_a_savepoint_equals_one_uninterrupted_run(spark: 
     whole = replay_locally(topology, {"source": data})
     frame = spark.createDataFrame(spark.sparkContext.parallelize(data[150:], 3), "key string, value bigint, ts bigint")
     for time in TIMES.values():
-        results = replay(reading(topology, Rows(data)), {"source": frame}, event_time=time, from_checkpoint=tmp_path / "saved")
+        results = replay(reading(topology, Listed(data)), {"source": frame}, event_time=time, from_checkpoint=tmp_path / "saved")
         for id in ("w0", "w1"):
             found = [*before.values_of(id), *map(tuple, results[id].collect())]
             assert Counter(found) == Counter(whole[id]), id
@@ -224,7 +199,7 @@ def test_on_spark_a_replay_from_a_savepoint_equals_one_uninterrupted_run(spark: 
 
 def windows_of_windows() -> Topology:
     """The topology of the job file below."""
-    return reading(chain(*SHAPES["windows of windows"]()), Rows(rows(1)))
+    return reading(chain(*SHAPES["windows of windows"]()), Listed(rows(1)))
 
 
 @pytest.mark.system
@@ -236,9 +211,7 @@ def test_on_spark_a_back_fill_and_the_command_line_go_on_from_a_savepoint(spark:
     middle = back_fill(
         windows_of_windows(), spark, tmp_path / "two", rows={"source": second - first}, from_checkpoint=tmp_path / "one"
     )
-    (tmp_path / "rest.json").write_text(
-        "".join(f"{json.dumps(dict(zip(Rows.outputs, row, strict=True)))}\n" for row in data[second:])
-    )
+    (tmp_path / "rest.json").write_text("".join(f"{json.dumps(dict(zip(FIELDS, row, strict=True)))}\n" for row in data[second:]))
     (tmp_path / "job.yaml").write_text("topology: tests.replay.test_from_checkpoint:windows_of_windows\n")
     given = ["--input", str(tmp_path / "rest.json"), "--output", str(tmp_path / "out"), "--result", "w0", "w1"]
     assert main([str(tmp_path / "job.yaml"), *given, "--from", str(tmp_path / "two")]) == 0

@@ -16,8 +16,9 @@ from pyspark.sql import functions as sf
 from sparkstorm.replay import EventTime, replay
 from sparkstorm.replay.history_order import grouped
 from sparkstorm.testing import complete_topology
+from tests.replay.bolts import Pass
 from tests.replay.conftest import ENVIRONMENT
-from tests.replay.test_lateness import Pass, history, summed
+from tests.replay.test_lateness import history, summed
 
 pytestmark = pytest.mark.system
 COUNT = 400

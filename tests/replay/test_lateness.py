@@ -19,8 +19,8 @@ from sparkstorm.app.replay.job import main
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import EventTime, LocalResults, replay, replay_locally
 from sparkstorm.testing import complete_topology
-from tests.replay.bolts import Source
-from tests.replay.test_windows import MS, Sum, by_ts, rows
+from tests.replay.bolts import Pass, Source, WindowSums
+from tests.replay.test_windows import MS, by_ts, rows
 
 Row = tuple[Any, ...]
 TIMES: dict[str, EventTime | None] = {
@@ -30,15 +30,6 @@ TIMES: dict[str, EventTime | None] = {
     "by arrival": EventTime("arrival"),
     "by arrival, in place": EventTime("arrival", in_order=False),
 }
-
-
-class Pass(BasicBolt):
-    """Leaves out the place of arrival."""
-
-    outputs = ("key", "value", "ts")
-
-    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        collector.emit(tup.values[:3])
 
 
 class Shift(BasicBolt):
@@ -59,7 +50,7 @@ def summed(*between: BasicBolt, tasks: int = 3, spouts: int = 1) -> Topology:
     for n, bolt in enumerate(between):
         builder.set_bolt(f"b{n}", bolt, tasks + 2 * n).shuffle_grouping(former)
         former = f"b{n}"
-    window = by_ts(Sum().with_tumbling_window(MS(100))).with_late_tuple_stream("late")
+    window = by_ts(WindowSums().with_tumbling_window(MS(100))).with_late_tuple_stream("late")
     builder.set_bolt("sum", window, 2).fields_grouping(former, "key")
     return builder.build()
 
@@ -126,7 +117,7 @@ def test_the_end_of_a_sender_is_heard_after_its_last_row_though_an_older_one_fai
     builder = TopologyBuilder()
     builder.set_spout("source", Source("key", "value", "ts", "arrival"))
     builder.set_bolt("picky", Picky(), 2).fields_grouping("source", "key")
-    builder.set_bolt("sum", by_ts(Sum().with_tumbling_window(MS(100)))).fields_grouping("picky", "key")
+    builder.set_bolt("sum", by_ts(WindowSums().with_tumbling_window(MS(100)))).fields_grouping("picky", "key")
     data = [(key, 2 if n == 1 else 1, 10 * n, 0) for n in range(60) for key in "ac"]  # one key per task
     results = replay_locally(builder.build(), {"source": data}, event_time=EventTime("ts"), skip_bad=True)
     assert sum(row[1] for row in results["sum"]) == 2 * 59

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -17,12 +18,11 @@ from pyspark.sql import DataFrame, SparkSession
 from sparkstorm.api import BasicBolt, BasicOutputCollector, BatchCollector, ColumnBolt, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.app.replay import run as replay_run
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, ReplayFailedError
-from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.tagged import MARK
 from sparkstorm.replay import read_value, replay
 from sparkstorm.replay.results.files import check_columns, writable
 from tests.model.test_codec import same
-from tests.replay.bolts import Source
+from tests.replay.bolts import Source, one_bolt
 
 pytestmark = pytest.mark.system
 
@@ -71,11 +71,7 @@ class Keep(StatefulBolt):
             self.state.put(key, value)
 
 
-def one(bolt: Any) -> Topology:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("n"))
-    builder.set_bolt("bolt", bolt).global_grouping("source")
-    return builder.build()
+one = partial(one_bolt, fields=("n",), is_global=True)
 
 
 def emitted(spark: SparkSession, rows: list[Any], outputs: Any, **options: Any) -> Any:

@@ -25,10 +25,10 @@ from sparkstorm.app.results import Result
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import EventTime, Replay, replay
 from sparkstorm.testing.chaos.standalone import StandalonePair
-from tests.replay.bolts import Source
+from tests.replay.bolts import Source, WindowSums
 from tests.replay.conftest import ENVIRONMENT
 from tests.replay.test_lateness import history
-from tests.replay.test_windows import MS, Sum, by_ts
+from tests.replay.test_windows import MS, by_ts
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -101,7 +101,7 @@ class Chain(StatefulBolt):
         collector.emit((tup["key"], found))
 
 
-class TroubledSum(Sum):
+class TroubledSum(WindowSums):
     """Sums of windows."""
 
     def __init__(self, trouble: Trouble) -> None:

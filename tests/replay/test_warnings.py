@@ -37,8 +37,8 @@ from sparkstorm.replay.tasks.attributes import Attributes
 from sparkstorm.testing import CaptureBolt, LocalCluster
 from sparkstorm.testing.complete import _captured
 from sparkstorm.testing.components import fed
-from tests.replay.bolts import Source
-from tests.replay.random_topologies import FIELDS, ByHand, ByKey, Fussy, Once, Partial, Repeat, Shift
+from tests.replay.bolts import FIELDS, Source
+from tests.replay.random_topologies import ByHand, ByKey, Fussy, Once, Partial, Repeat, Shift
 
 Outcome = tuple[Counter[str], list[Any], Counter[str]]
 CASES = 300

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
-from sparkstorm.api.windows import Count, Duration, FoldingBolt, TimedBolt, Window, WindowedBolt
+from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api.windows import Count, Duration, Window, WindowedBolt
 from sparkstorm.config import merge
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.model.topology import Topology
@@ -20,29 +20,9 @@ from sparkstorm.replay.job import RunSettings, make_job
 from sparkstorm.replay.plan import Feed, make_plan
 from sparkstorm.replay.sql_shuffle import sql_shuffled_input
 from sparkstorm.testing import complete_topology
-from sparkstorm.windowing.timers import Timer
-from tests.replay.bolts import Source
+from tests.replay.bolts import Pass, Silence, Source, WindowSums
 
 MS = Duration.millis
-
-
-class Sum(FoldingBolt):
-    """The sum of a key's values, with the last moment of its window as time."""
-
-    outputs = ("key", "value", "ts")
-    key_fields = ("key",)
-
-    def initial(self) -> int:
-        return 0
-
-    def fold(self, accumulator: int, tup: Tuple) -> int:
-        return accumulator + int(tup["value"])
-
-    def merge(self, one: int, other: int) -> int:
-        return one + other
-
-    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
-        collector.emit((*window.key, window.value, window.last_ms))
 
 
 class Members(WindowedBolt):
@@ -55,31 +35,7 @@ class Members(WindowedBolt):
         collector.emit((*window.key, [[t["ts"], t["value"]] for t in window], window.end))
 
 
-class Silence(TimedBolt):
-    """Says that a key has been silent for 50 ms, by event time."""
-
-    outputs = ("key", "at_ms")
-
-    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        last = max(tup["ts"], self.state.get(tup["key"], 0))
-        self.state.put(tup["key"], last)
-        self.timers.set_event_timer(tup["key"], last + 50)
-
-    def init_state(self, state: Any) -> None:
-        self.state = state
-
-    def on_timer(self, timer: Timer, collector: BasicOutputCollector) -> None:
-        collector.emit((timer.name, timer.at_ms))
-
-
-class Pass(BasicBolt):
-    outputs = ("key", "value", "ts")
-
-    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        collector.emit(tup.values)
-
-
-class FailsAt(Sum):
+class FailsAt(WindowSums):
     """Bolt that raises on one window."""
 
     def __init__(self, end: int = 200) -> None:
@@ -118,12 +74,15 @@ def by_ts(bolt: Any, lag_ms: int = 50) -> Any:
 
 
 SHAPES: dict[str, Callable[[], list[Any]]] = {
-    "tumbling": lambda: [by_ts(Sum().with_tumbling_window(MS(100))).with_late_tuple_stream("late")],
-    "sliding": lambda: [by_ts(Sum().with_window(MS(100), MS(30))).with_late_tuple_stream("late")],
-    "sessions": lambda: [by_ts(Sum().with_session_window(MS(40)))],
+    "tumbling": lambda: [by_ts(WindowSums().with_tumbling_window(MS(100))).with_late_tuple_stream("late")],
+    "sliding": lambda: [by_ts(WindowSums().with_window(MS(100), MS(30))).with_late_tuple_stream("late")],
+    "sessions": lambda: [by_ts(WindowSums().with_session_window(MS(40)))],
     "members": lambda: [by_ts(Members().with_window(MS(120), MS(40)))],
-    "timers": lambda: [by_ts(Silence()).with_late_tuple_stream("late")],
-    "windows of windows": lambda: [by_ts(Sum().with_tumbling_window(MS(50))), by_ts(Sum().with_tumbling_window(MS(200)), 0)],
+    "timers": lambda: [by_ts(Silence("ts", 50)).with_late_tuple_stream("late")],
+    "windows of windows": lambda: [
+        by_ts(WindowSums().with_tumbling_window(MS(50))),
+        by_ts(WindowSums().with_tumbling_window(MS(200)), 0),
+    ],
     "counts": lambda: [Members().with_window(Count(5), Count(2))],
 }
 TIMES = {"in place": EventTime("ts", in_order=False), "no event time": None}
@@ -160,8 +119,8 @@ def test_windows_fire_along_the_way_when_time_is_known() -> None:
     """Return what is emitted carries the time of its firing: all at the end would have the last one's."""
     builder = TopologyBuilder()
     builder.set_spout("source", Source("key", "value", "ts"))
-    builder.set_bolt("sum", by_ts(Sum().with_tumbling_window(MS(1000))), 2).fields_grouping("source", "key")
-    builder.set_bolt("again", by_ts(Sum().with_tumbling_window(MS(5000)), 0), 2).fields_grouping("sum", "key")
+    builder.set_bolt("sum", by_ts(WindowSums().with_tumbling_window(MS(1000))), 2).fields_grouping("source", "key")
+    builder.set_bolt("again", by_ts(WindowSums().with_tumbling_window(MS(5000)), 0), 2).fields_grouping("sum", "key")
     data = [(f"k{n % 5}", 1, n) for n in range(50_000)]
     results = replay_locally(builder.build(), {"source": data}, event_time=EventTime("ts"), partitions=3)
     assert Counter(value for _, value, _ in results["sum"]) == {200: 250}

@@ -7,20 +7,9 @@ from random import Random
 from typing import Any
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Timer, TopologyBuilder, Tuple
-from sparkstorm.api.windows import Count, Duration, FoldingBolt, TimedBolt, Window, WindowedBolt
+from sparkstorm.api.windows import Count, Duration, TimedBolt, Window, WindowedBolt
 from sparkstorm.model.topology import Topology
-from tests.replay.bolts import Source
-
-FIELDS = ("key", "value", "ts")
-
-
-class Pass(BasicBolt):
-    """Emits its inputs."""
-
-    outputs = FIELDS
-
-    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        collector.emit(tup.values[:3])
+from tests.replay.bolts import FIELDS, Pass, Source, WindowSums, with_shape
 
 
 class Disorder(BasicBolt):
@@ -43,32 +32,14 @@ class Bad(BasicBolt):
             raise ValueError("three of seven")
 
 
-class Sums(FoldingBolt):
-    """An accumulator that does not depend on the order of its terms."""
-
-    outputs = FIELDS
-
-    def initial(self) -> Any:
-        return 0
-
-    def fold(self, accumulator: Any, tup: Tuple) -> Any:
-        return accumulator + int(tup["value"])
-
-    def merge(self, one: Any, other: Any) -> Any:
-        return one + other
-
-    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
-        collector.emit((*window.key, window.value, window.last_ms))
-
-
-class Hashes(Sums):
+class Hashes(WindowSums):
     """An accumulator that depends on the order of its terms."""
 
     def fold(self, accumulator: Any, tup: Tuple) -> Any:
         return (accumulator * 31 + int(tup["value"])) % 1_000_003
 
 
-class Firsts(Sums):
+class Firsts(WindowSums):
     """The value of the first term."""
 
     def initial(self) -> Any:
@@ -116,7 +87,7 @@ class Steps(TimedBolt):
         collector.emit((timer.name, self.state.get(timer.name, 0), timer.at_ms))
 
 
-FOLDING, COLLECTING = (Sums, Hashes, Firsts), (Members, SortedMembers)
+FOLDING, COLLECTING = (WindowSums, Hashes, Firsts), (Members, SortedMembers)
 
 
 def with_time(bolt: Any, random: Random) -> Any:
@@ -124,18 +95,11 @@ def with_time(bolt: Any, random: Random) -> Any:
     length = Duration.millis(random.choice((50, 100, 333)))
     shapes = ["tumbling", "sliding", "session", *(["count"] if isinstance(bolt, COLLECTING) else [])]
     shape = "timed" if isinstance(bolt, TimedBolt) else random.choice(shapes)
-    match shape:
-        case "tumbling":
-            bolt.with_tumbling_window(length)
-        case "sliding":
-            bolt.with_window(length, Duration.millis(random.choice((20, 50, 400))))
-        case "session":
-            bolt.with_session_window(length)
-        case "count":
-            bolt.order_insensitive = False  # which tuples are in a window depends on their order
-            bolt.with_tumbling_window(Count(random.choice((2, 5))))
-    if isinstance(bolt, FoldingBolt):
-        bolt.with_key("key")
+    if shape == "count":
+        bolt.order_insensitive = False  # which tuples are in a window depends on their order
+        bolt.with_tumbling_window(Count(random.choice((2, 5))))
+    elif shape != "timed":
+        with_shape(bolt, shape, length, random)
     bolt.with_timestamp_field("ts").with_lag(Duration.millis(random.choice((0, 15, 90, 300, 1000))))
     if shape not in ("timed", "count") and random.random() < 0.2:
         bolt.with_allowed_lateness(Duration.millis(60))
