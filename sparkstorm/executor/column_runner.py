@@ -1,4 +1,10 @@
-"""Runner of a ColumnBolt: rows and pieces of one channel as Arrow batches, and what it emits as batches into row lists."""
+"""Runner of a ColumnBolt: rows and pieces of one channel as Arrow batches, and what it emits as batches into row lists.
+
+Law: a batch is an optimisation: the same rows give the same results one by one, and a batch that
+fails is undone and executed so, so that one bad row costs its own tree only. What a batch emits
+descends from all of its rows (decision 8); left out is a column of indices from the bolt: one that
+aggregates has none to return.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +28,12 @@ from sparkstorm.model.failure import Failure
 from sparkstorm.model.tuples import Roots, union_roots
 from sparkstorm.transport.batch_columns import plain_batch
 
+# Rows of one batch, as many as an epoch's budget has. Half of it pays Arrow's price per call twice.
 MOST_ROWS = 1 << 16
-"""Rows of one batch."""
-_FEW_ROWS = 32  # below it a bolt that takes rows too gets rows
+# Below it a bolt that takes rows too gets rows: making a batch costs more than so few calls. Not measured.
+_FEW_ROWS = 32
+# Keys whose tasks are remembered, some 10 MB; beyond it they are hashed anew. Double costs memory in each
+# sender, half hashes twice as often where keys are many.
 _CACHED_KEYS = 1 << 17
 Divide = Callable[[Any], list[tuple[Rows, Any]]]
 """Batch to pieces, each with the list of rows that it goes to."""
@@ -198,6 +207,7 @@ class _ByKey:
         import pyarrow as pa
 
         places = self._places(batch)
+        # Stable: rows of one task keep their order.
         order = np.argsort(places, kind="stable")
         bounds = np.concatenate(([0], np.cumsum(np.bincount(places, minlength=len(self._lists)))))
         return [

@@ -1,6 +1,10 @@
 """Emit path: from values in user code to rows per target task.
 
 `log` remembers the row list of every row in the order of emission, so that a failed execute can be undone by length.
+
+Law: a call that fails leaves no row, no count and no change of a metric; counts are taken only when
+nothing can be undone any more. Left out: a buffer per call that is appended when it has succeeded:
+the usual call succeeds, and would pay for a second list.
 """
 
 from __future__ import annotations
@@ -27,7 +31,10 @@ from sparkstorm.model.tuples import Roots, Source
 from sparkstorm.model.values.codec import SCALARS, Codec
 from sparkstorm.model.values.metric_values import MetricValue
 
-MAX_ROWS_PER_TUPLE = 1_000_000  # in strict mode, where the culprit can be named; beyond it a commit would block the store
+# In strict mode, where the culprit can be named; beyond it a commit would block the store.
+MAX_ROWS_PER_TUPLE = 1_000_000
+# Rows that are weighed to estimate all: the budget of an epoch is a rough one. Half of it errs more where
+# few rows are large, double costs each turn twice as much.
 _SAMPLE = 16
 
 
@@ -160,6 +167,7 @@ class Emitter:
         route = self.routes.get(stream)
         if route is None or route.is_direct:
             raise self._no_route(stream)
+        # The usual cases by hand: this is called for every row without the core.
         if type(values) is list:
             values = tuple(values)
         if type(values) is not tuple or len(values) != route.width or self.is_strict:
@@ -178,6 +186,8 @@ class Emitter:
             place = len(self.log)
             count = route.spread(values, self.roots, self.log)
             if not count:
+                # A row that goes nowhere needs a place in `log` too, or a failed call would take
+                # back the one before it.
                 self.unread.append((values, self.roots, route.source))
                 self.log.append(self.unread)
             self.spreads.append((place, 1 - (count or 1), 0 if count else -1, int(stream == BAD_STREAM)))
@@ -193,6 +203,7 @@ class Emitter:
             raise self._no_route(stream)
         rows = self._direct_rows(route, task)
         values = route.checked(values)
+        # Late rows of a direct stream go another way too: the sender decides (decision 11).
         if task in route.direct_outputs:
             rows = route.direct_outputs[task].divert(rows, values)
         rows.append((values, self.roots, route.source))
@@ -263,6 +274,7 @@ class Emitter:
         while self.spreads and self.spreads[-1][0] >= mark:
             self.spreads.pop()
         for output in self.timed_outputs:
+            # A clock that was set by a row which is gone would make the next one late.
             output.recount()
 
     def _direct_rows(self, route: Route, task: int) -> Rows:

@@ -1,4 +1,9 @@
-"""Event time of one task: watermarks sent, watermarks received, windows and timers still to fire."""
+"""Event time of one task: watermarks sent, watermarks received, windows and timers still to fire.
+
+Law: marks and clocks are state like any other: they are in the commit of the rows that they follow,
+so event time after a crash is that before it. Left out: finding it again from the rows that come: a
+row that was late would be on time after a restart.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,10 @@ The task's journal holds the newest changes, as for a MemoryState. Its sweep wri
 keys used lately, keys used before those, keys that are changed and not in the base yet (*pinned*), and the base. Dropping the
 second layer whenever the first is full approximates LRU, at the price of one dictionary look-up per use. Keys of the first layer
 that are not changed for long move to the second, since a small dictionary stays in the processor's caches.
+
+Law: a result is that of a state in memory, whatever lies where. Left out: writing each changed key
+to its hash in every commit, which costs a write per key and epoch, and no reader outside could see
+the state as of one commit (decision 5).
 """
 
 from __future__ import annotations
@@ -24,9 +28,16 @@ from sparkstorm.model.values.codec import Codec
 _UNKNOWN: Any = object()
 _PLAIN = frozenset({str, int, bytes})
 _WITH_KEY = b"\xc1"  # no packed value begins with it
-_AT_ONCE = 4096  # keys of one read
-_IDLE_AFTER = 8  # changes per key used lately, after which keys that have not changed are set aside
-_PINNED_BYTES = 2 << 20  # of journal, after which a sweep begins anyway: a restart reads about so much
+# Keys of one read. Half of it makes two round trips of a block of many new keys; double keeps Redis at one
+# answer for longer, and every other worker waiting.
+_AT_ONCE = 4096
+# Changes per key used lately, after which keys that have not changed are set aside. After a fill the
+# dictionary of the keys used lately kept 50,000 of them beside the few in use; half of it moves keys that
+# come back, double keeps the large dictionary for twice as long.
+_IDLE_AFTER = 8
+# Of journal, after which a sweep begins anyway: a restart reads about so much. Half of it writes keys that
+# change often twice as often into the base.
+_PINNED_BYTES = 2 << 20
 BaseWrites = list[tuple[bytes, bytes | None]]
 """Packed keys with their packed values, or None for one that is deleted."""
 
@@ -232,6 +243,8 @@ class LazyState(MemoryState):
         with self._reading():
             for part in self._base.scan():
                 for packed, stored in part:
+                    # The pairs before are of another commit than those to come: a caller would mix
+                    # both.
                     if serial != self.serial:
                         raise RuntimeError("a lazy state (topology.state.backend) was gone through beyond the call that began it")
                     key, value = unpacked_pair(self._codec, packed, stored)
@@ -245,6 +258,7 @@ class LazyState(MemoryState):
         self._make_room()
         if self._recall(key):
             return
+        # Once per block: a wrong guess costs one read and not one per key.
         coming, self.coming = self.coming, None
         if coming is not None:
             with suppress(CodecError):  # NaN or a class among them: no key of a state, so the bolt uses another one
@@ -272,6 +286,8 @@ class LazyState(MemoryState):
         """Forget the keys that were used least lately; changes that are not committed stay."""
         if len(self._data) + len(self._absent) <= max(1, self._most // 2):
             return
+        # Two thirds of what is there has changed: making room would only walk through it at each
+        # key.
         if 2 * len(self.undo) > 3 * len(self._data):
             return  # an epoch that changes more than there is room for: there will be room after its commit
         data, changed = self._data, dict.fromkeys(self.undo[::3])

@@ -1,4 +1,9 @@
-"""Runner of a Bolt, which acks by itself: in the loop's thread, or in other threads whose calls the loop takes in."""
+"""Runner of a Bolt, which acks by itself: in the loop's thread, or in other threads whose calls the loop takes in.
+
+Law: only the loop's thread touches emitter, state and verdicts; calls of other threads are posted
+and made by the loop, in their order. Left out: a lock around the collector, by which a thread could
+emit into the middle of another input's execute, and be undone with it.
+"""
 
 from __future__ import annotations
 
@@ -139,6 +144,7 @@ class ManualRunner(Runner):
                 failure = failure_of(error)
             if failure is not None:
                 self._undo(*marks)
+                # Raised after its own fail: one failure of one input.
                 self._failed = [f for f in self._failed if f[0] is not tup]
                 self.forget(tup)
                 failures.append((tup, failure))
@@ -180,6 +186,7 @@ class ManualRunner(Runner):
     def emit(self, values: Any, anchors: Anchors = None, stream: str = "default") -> None:
         """Send values anchored to given tuples."""
         if get_ident() != self._thread:
+            # In the emitting thread: there the error has the user's line.
             values = self.check(values, stream)
             self.post(lambda: self._answer(anchors, lambda: self.emit(values, anchors, stream)))
             return

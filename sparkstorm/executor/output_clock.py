@@ -1,4 +1,10 @@
-"""Event time of outputs: the clock of the rows that one task sends to one subscriber, and their watermarks."""
+"""Event time of outputs: the clock of the rows that one task sends to one subscriber, and their watermarks.
+
+Law: whether a row is late is decided by its sender, by a clock that follows from the sender's rows
+alone, so it is the same live, after any crash and in a replay. Left out: a clock at the receiver,
+which depends on how senders interleave, and a mark in the header of a frame, which would not reach
+targets that get no rows (decision 11).
+"""
 
 from __future__ import annotations
 

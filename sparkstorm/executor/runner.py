@@ -1,4 +1,9 @@
-"""Runners of bolts: what all have in common (rows in, failures out), that of BasicBolt, and what becomes of failures."""
+"""Runners of bolts: what all have in common (rows in, failures out), that of BasicBolt, and what becomes of failures.
+
+Law: rows go in, failures come out, and a failed row has left no trace: emissions and state are cut
+back to their lengths before it. The loop, the compiled core's where there is one, ends at a row
+that raises and is entered again behind it.
+"""
 
 from __future__ import annotations
 
@@ -138,6 +143,7 @@ class BasicRunner(Runner):
         run = _run_rows if core is None else core.run_rows
         every = rows if type(rows) is list else list(rows)
         emitter, state, execute = self._emitter, self._state, self.bolt.execute
+        # Some list, so that the loop needs no test: its length is taken and not used.
         undo = state.undo if state is not None else emitter.log
         marks, place = [0, 0, 0], 0
         while place < len(every):
@@ -169,6 +175,7 @@ class BasicRunner(Runner):
                 run(values, source, self.bolt.execute, self._collector, emitter, emitter.log, undo, marks, Tuple)
                 return failures
             except USER_ERRORS as error:
+                # The iterator has raised and not user code: no row is to blame.
                 if marks[0] is None:
                     raise
                 emitter.roll_back(marks[1])
@@ -178,7 +185,8 @@ class BasicRunner(Runner):
                 marks[0] = None
 
 
-_LONGEST_BACK_OFF_MS = 30_000  # a longer one would outlive the users' patience, half of it asks a target twice as often
+# A longer one would outlive the users' patience, half of it asks a target twice as often.
+_LONGEST_BACK_OFF_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)

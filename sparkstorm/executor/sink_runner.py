@@ -1,4 +1,9 @@
-"""Runner of a TransactionalSink: its rows, and the phases of its epochs, each of which may be tried again."""
+"""Runner of a TransactionalSink: its rows, and the phases of its epochs, each of which may be tried again.
+
+Law: numbers of epochs only grow, over restarts and lost stores, and one number stands for the same
+rows for ever: so a target can tell a repeated commit from a new one (decision 48). Left out: random
+numbers, which have no order.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,8 @@ from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, fail
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import Codec
 
+# Epochs of a generation: four thousand million, a century at one a second. With fewer a long run would
+# reach the next generation's numbers.
 _GENERATION_BITS = 32
 
 
@@ -67,6 +74,7 @@ class SinkRunner(Runner):
         failures: list[FailedInput] = []
         if not self._is_open:
             self._begin()
+        # Many at once first: when one of them fails, all are written one by one to find it.
         if self._takes_many and len(tuples) > 1 and self._write_all(tuples):
             return failures
         write, keep = self.bolt.write, self._fresh.append if self._flush_ms else None

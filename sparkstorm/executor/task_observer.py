@@ -1,11 +1,12 @@
 """Seam for whatever looks on at a task: hooks of users, recordings, live shadows, capsules of failures, and taps.
 
-Law: an observer is called in the worker's loop, between two calls of user code, and changes nothing of the task: no row, no
-state, no count. What may go wrong in it (a full disk, an error of a hook) it reports by itself and never raises.
+Law: an observer is called in the worker's loop, between two calls of user code, and changes nothing
+of the task: no row, no state, no count. What may go wrong in it (a full disk, an error of a hook)
+it reports by itself and never raises.
 
-Left out: a field and a loop in the task for each of them, as it was. Each new one then changed the bolt, the spout, the timers
-and the commit. Storm has the same seam for users (ITaskHook, `api/hooks.py`); its recordings (EventLogger) are bolts and cost
-a hop for each tuple.
+Left out: a field and a loop in the task for each of them, as it was. Each new one then changed the
+bolt, the spout, the timers and the commit. Storm has the same seam for users (ITaskHook,
+`api/hooks.py`); its recordings (EventLogger) are bolts and cost a hop for each tuple.
 """
 
 from __future__ import annotations

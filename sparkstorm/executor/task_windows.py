@@ -1,4 +1,8 @@
-"""Windows of a task as its settings ask for them, timers as its bolt sees them, times and keys of its inputs."""
+"""Windows of a task as its settings ask for them, timers as its bolt sees them, times and keys of its inputs.
+
+Law: the shape of windows is stored with them, and code of another shape is refused: cells of one
+read as those of another would be wrong sums without an error.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +70,8 @@ class TimedInputs:
         return failure_of(error)
 
 
-_SESSION_FORM = 2  # one entry per session; form 1, which did not say so, was one per key
+# One entry per session (decision 39); form 1, which did not say so, was one per key.
+_SESSION_FORM = 2
 
 
 class TaskTimers:

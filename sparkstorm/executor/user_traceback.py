@@ -1,4 +1,9 @@
-"""Lines of a user's code that an error came from, or that a worker hangs in: what a log without tracebacks must say."""
+"""Lines of a user's code that an error came from, or that a worker hangs in: what a log without tracebacks must say.
+
+Law: whatever user code raises is named by a line of the user's, in one sentence. Left out: the
+whole traceback in each message: most of its lines are ours; it is in the failure's own record
+(docs/failures.md).
+"""
 
 from __future__ import annotations
 

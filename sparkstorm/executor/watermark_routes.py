@@ -4,6 +4,9 @@ A watermark is a row of stream `__watermark` from the sending task to the receiv
 committed after the rows that it follows and read in their order, whether they come as frames, from memory or after a
 restart. Bolts without windows or timers receive only end-of-stream watermarks, and forward them when a downstream bolt
 uses event time.
+
+Left out: Flink's way, in which each channel carries its watermark in band between operators'
+threads: here a mark must survive as a row does, so it is one.
 """
 
 from __future__ import annotations

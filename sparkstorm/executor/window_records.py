@@ -2,6 +2,9 @@
 
 A record is a mapping of values of the codec: `watermark_ms`; for a window its content (`tuples`, `new`, `expired`, `value`,
 `is_update`), for a tuple the stored `cells` of its key. One that is too large says `is_left_out`.
+
+Law: a letter is enough to make the window fail again by itself. Left out: the inputs of the window
+instead of its content, of which the store has none any more.
 """
 
 from __future__ import annotations
@@ -19,7 +22,10 @@ from sparkstorm.windowing.timers import Timer
 from sparkstorm.windowing.window_contents import Content
 from sparkstorm.windowing.windows import Firing
 
+# As for states (worker/tasks/capsules.py): so many cells are kept whole.
 _SMALL = 100
+# Beyond it looking for the cells of one key holds up the worker that parks. Half of it leaves more
+# letters without cells. Not measured.
 _MOST_CELLS = 20_000
 _MOST_BYTES = 256 << 10
 Due = Firing | Timer | Row

@@ -1,9 +1,12 @@
 """Runner of windowed and timed bolts: rows into windows, firings by watermark or processing time.
 
-TimedRunner reads no clock and hears nobody: rows come by `execute_tuples`, time by `advance`. The worker
-calls it with what marks and its clock say, a replay with the times of its rows, so that both do the same.
-Law: windows and timers fire in the order of their times, each once its call has succeeded; one that keeps
-failing holds up what comes after it until it is parked.
+TimedRunner reads no clock and hears nobody: rows come by `execute_tuples`, time by `advance`. The
+worker calls it with what marks and its clock say, a replay with the times of its rows, so that both
+do the same. Law: windows and timers fire in the order of their times, each once its call has
+succeeded; one that keeps failing holds up what comes after it until it is parked.
+
+Left out: a thread or an alarm that fires by itself, which would fall between two rows of one entry,
+live and not in a replay.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ from sparkstorm.windowing.watermarks import END, NEVER
 from sparkstorm.windowing.window_contents import FindSource
 from sparkstorm.windowing.windows import Firing, TimeWindows, Windows
 
-MOST_AT_ONCE = 4096  # windows and timers per call of advance: between two of them rows may come and commits be made
+# Windows and timers per call of advance: between two of them rows may come and commits be made. Half of it
+# commits twice as often when many are due; double makes an epoch that is over late by as many calls.
+MOST_AT_ONCE = 4096
 
 
 class TimedRunner(Runner):
@@ -124,6 +129,7 @@ class TimedRunner(Runner):
             if not self._try(due, now_ms):
                 return fired
             fired += 1
+            # By the clock, windows are settled up to the last one that has fired.
             last_end = max(last_end, due.end if isinstance(due, Firing) else NEVER)
         self._has_more = due is not None
         if due is not None:
@@ -140,6 +146,7 @@ class TimedRunner(Runner):
 
     def next_name(self, watermark_ms: int, now_ms: int) -> str | None:
         """Return the next firing's name, which is the same after a restart; None when nothing is due."""
+        # With none to fire: it only takes in how far time has come.
         self.advance(watermark_ms, now_ms, most=0)
         due = None if now_ms < self._retry_ms else self._next_due(now_ms)
         return None if due is None else f"due:{_moment(due)}:{crc32(repr(as_tuple('', due)).encode())}"

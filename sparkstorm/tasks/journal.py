@@ -10,8 +10,9 @@ be written as a whole.
 
 The sweep of a lazy state writes its changed keys to the task's base instead, so that the journal does not grow with the state.
 
-Law: reading all entries from the oldest on gives the task as of its last commit, at any moment of a sweep. Left out: a snapshot
-under a key of its own, as Flink's checkpoints are: it must be written as a whole before older deltas may go (decision 4).
+Law: reading all entries from the oldest on gives the task as of its last commit, at any moment of a
+sweep. Left out: a snapshot under a key of its own, as Flink's checkpoints are: it must be written
+as a whole before older deltas may go (decision 4).
 """
 
 from __future__ import annotations

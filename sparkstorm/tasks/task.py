@@ -2,9 +2,10 @@
 
 A host adds when the task runs, where its rows come from and go, and what becomes of its failures.
 
-Law: whatever decides how a bolt begins, ticks and is tried again is here or in `executor`, so that live equals replay by
-construction and the suites of equality are its proof. Left out: one class for all hosts. A worker's task holds inputs over epochs
-and is read by the commit, a replay's counts evidence and drives time (decision 52).
+Law: whatever decides how a bolt begins, ticks and is tried again is here or in `executor`, so that
+live equals replay by construction and the suites of equality are its proof. Left out: one class for
+all hosts. A worker's task holds inputs over epochs and is read by the commit, a replay's counts
+evidence and drives time (decision 52).
 """
 
 from __future__ import annotations

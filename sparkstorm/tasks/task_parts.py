@@ -3,8 +3,9 @@
 A host (worker, partition of a replay, stepper) has one TaskParts. What differs between hosts is a value that it gives: the
 streams that it may receive beside the declared ones, the clock, and who keeps the rows.
 
-Law: the same topology, settings and task give the same routes in every host and every run, so a row of a replay reaches the task
-that it reached live. Left out: subclasses for hosts, which would be another place where two hosts could differ unseen.
+Law: the same topology, settings and task give the same routes in every host and every run, so a row
+of a replay reaches the task that it reached live. Left out: subclasses for hosts, which would be
+another place where two hosts could differ unseen.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Turns of a worker's bolts within an epoch: rows of entries and of open blocks run, their results moved into the epoch.
 
-Law: rows of one sender reach a task in the order in which they were sent. So rows from open blocks wait while older ones of this
-worker lie in the task's stream, and marks follow the rows before them. Left out: one queue of a task for both, which would have
-to decode entries before their turn comes and keep them in memory.
+Law: rows of one sender reach a task in the order in which they were sent. So rows from open blocks
+wait while older ones of this worker lie in the task's stream, and marks follow the rows before
+them. Left out: one queue of a task for both, which would have to decode entries before their turn
+comes and keep them in memory.
 """
 
 from __future__ import annotations

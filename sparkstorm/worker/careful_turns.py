@@ -1,10 +1,11 @@
 """Careful mode: one input per commit, announced to the slot first, because an earlier process died in one of them.
 
-Law: whatever runs was announced and is alone in its commit, so the input that was announced last is the one to blame when the
-process dies. One that has been blamed too often is parked instead of run (topology.max.worker.deaths).
+Law: whatever runs was announced and is alone in its commit, so the input that was announced last is
+the one to blame when the process dies. One that has been blamed too often is parked instead of run
+(topology.max.worker.deaths).
 
-Left out: halving a suspected batch until one row is left. It needs as many deaths as halvings, each with a restart; a commit per
-row costs throughput only while it lasts.
+Left out: halving a suspected batch until one row is left. It needs as many deaths as halvings, each
+with a restart; a commit per row costs throughput only while it lasts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Commits of a worker: numbered, left out without news, and kept while the store is full.
 
-Law: the same commit is sent again until the store has said that it is applied. A refused one is never built anew: what it
-holds was taken out of the tasks, and the next epoch would count on it.
+Law: the same commit is sent again until the store has said that it is applied. A refused one is
+never built anew: what it holds was taken out of the tasks, and the next epoch would count on it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Budget of an epoch: limits on its time, rows and bytes, and batch sizes within it.
 
-Law: under load an epoch lasts `topology.epoch.loaded.ms`, or as long as its commit if that is longer, so that a worker far
-from its store spends half of its time on work at least. Commits one behind the other on the wire, without waiting for
-each answer, would spend all of it, but each would build on one that may be refused: state, sinks and callbacks would
-have to be taken back. Storm and Flink need not choose: what they send is no commit.
+Law: under load an epoch lasts `topology.epoch.loaded.ms`, or as long as its commit if that is
+longer, so that a worker far from its store spends half of its time on work at least. Commits one
+behind the other on the wire, without waiting for each answer, would spend all of it, but each would
+build on one that may be refused: state, sinks and callbacks would have to be taken back. Storm and
+Flink need not choose: what they send is no commit.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@ exactly-once: tried again at this task after a back-off, at most `topology.max.r
 dead-letter stream; only then does its tree fail. at-least-once: its tree fails, the spout may emit it again.
 at-most-once: dropped and counted.
 
-Law: a failed execution has left nothing behind before it comes here (the runner has undone it), and whatever is decided here is
-part of the same commit as the cursor that passes the input. Left out: trying again in place, while the entries behind it wait:
-one bad input would hold up its task for the whole back-off. So a retry runs after inputs that came later.
+Law: a failed execution has left nothing behind before it comes here (the runner has undone it), and
+whatever is decided here is part of the same commit as the cursor that passes the input. Left out:
+trying again in place, while the entries behind it wait: one bad input would hold up its task for
+the whole back-off. So a retry runs after inputs that came later.
 """
 
 from __future__ import annotations

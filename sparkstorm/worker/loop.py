@@ -1,8 +1,9 @@
 """Main loop of a worker process: steps the worker, waits for input, commands or time, reports to the slot.
 
-Law: the loop alone sleeps, and anything that may come (an answer of Redis, a command, a call of a user's thread) wakes it through
-a descriptor. Left out: asking in short intervals, which costs CPU when idle and half an interval of latency otherwise.
-Liveness and progress are two signals (decision 29): a thread says that the process runs, the loop's heartbeats that it gets on.
+Law: the loop alone sleeps, and anything that may come (an answer of Redis, a command, a call of a
+user's thread) wakes it through a descriptor. Left out: asking in short intervals, which costs CPU
+when idle and half an interval of latency otherwise. Liveness and progress are two signals (decision
+29): a thread says that the process runs, the loop's heartbeats that it gets on.
 """
 
 from __future__ import annotations

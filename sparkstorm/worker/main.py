@@ -4,9 +4,9 @@ The slot passes three arguments: the descriptor of the status pipe, its own pid,
 Everything else, secrets included, comes as a WorkerSpec on the first line of the control pipe (fd 0); its end means
 exit. Only what the wait for that line needs is imported at the top: a child that was exec'ed imports the runtime while it waits.
 
-Law: no secret is in argv or the environment, where `ps` and children of user code would see it, and the child never outlives its
-slot: the end of the control pipe, and where the kernel has it the death of the parent, end it. Left out: a socket, which any
-process of the machine could connect to.
+Law: no secret is in argv or the environment, where `ps` and children of user code would see it, and
+the child never outlives its slot: the end of the control pipe, and where the kernel has it the
+death of the parent, end it. Left out: a socket, which any process of the machine could connect to.
 """
 
 import contextlib

@@ -1,7 +1,8 @@
 """Parts that all of one worker's loop shares: its plan and clock, its tasks, their counts, and where failures go.
 
-Law: the parts are made in one order, and each knows only those before it. Left out: each collaborator taking what it needs as
-parameters, as it was: the loop listed the same names again for each of them.
+Law: the parts are made in one order, and each knows only those before it. Left out: each
+collaborator taking what it needs as parameters, as it was: the loop listed the same names again for
+each of them.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """Window of a worker's reads: frames per task and question, and bytes per task. PURE.
 
-Law: what is read and not executed stays below `WINDOW_BYTES` a task, except for one answer whose frames are larger than
-those before; that one stays below `topology.inbox.high.bytes` and an epoch's bytes, at which the senders pause.
-A question brings at most so many frames a task, and over a distance there is one question per round trip: a fixed number
-of frames was a fixed rate (8 frames of one row each, over 200 ms: 40 rows a second). So the number is doubled while
-answers come full, as TCP's slow start does, and the round trip is followed without being measured. Redis' XREAD counts
-entries, not bytes; the bytes are kept by the mean size of the frames that came last, as Kafka's consumers keep theirs
-by `max.partition.fetch.bytes`. Flink's credits per channel were left out: a stream has one reader, and its store keeps the rest.
+Law: what is read and not executed stays below `WINDOW_BYTES` a task, except for one answer whose
+frames are larger than those before; that one stays below `topology.inbox.high.bytes` and an epoch's
+bytes, at which the senders pause. A question brings at most so many frames a task, and over a
+distance there is one question per round trip: a fixed number of frames was a fixed rate (8 frames
+of one row each, over 200 ms: 40 rows a second). So the number is doubled while answers come full,
+as TCP's slow start does, and the round trip is followed without being measured. Redis' XREAD counts
+entries, not bytes; the bytes are kept by the mean size of the frames that came last, as Kafka's
+consumers keep theirs by `max.partition.fetch.bytes`. Flink's credits per channel were left out: a
+stream has one reader, and its store keeps the rest.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 A worker process steps it from its loop (worker/loop.py); a simulation steps it under simulated time.
 
-Law: nothing here reads a clock, sleeps or talks to a store but through what it is given. Whatever only a process has
-(descriptors, signals, `gc`) is in worker/loop.py and worker/main.py, so that the simulation runs the rest as it is.
+Law: nothing here reads a clock, sleeps or talks to a store but through what it is given. Whatever
+only a process has (descriptors, signals, `gc`) is in worker/loop.py and worker/main.py, so that the
+simulation runs the rest as it is.
 """
 
 from __future__ import annotations

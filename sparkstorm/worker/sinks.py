@@ -1,9 +1,10 @@
 """Transactional sinks of a worker: their phases around its commits, tried again while a target is away.
 
-Law: prepare in the target, commit in the store, commit in the target, in this order, and each may be repeated. A death after the
-first leaves an epoch that nobody will commit; after the second the next owner's `recover` commits it. As Flink's
-TwoPhaseCommitSinkFunction, with the worker's commit in place of its checkpoint. Left out: a target that is asked first: it could
-have rows of an epoch that the store refuses.
+Law: prepare in the target, commit in the store, commit in the target, in this order, and each may
+be repeated. A death after the first leaves an epoch that nobody will commit; after the second the
+next owner's `recover` commits it. As Flink's TwoPhaseCommitSinkFunction, with the worker's commit
+in place of its checkpoint. Left out: a target that is asked first: it could have rows of an epoch
+that the store refuses.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Spout tasks of a worker: turns in which they are asked for tuples, and the waits of those that have none.
 
-Law: a spout is asked only for what the topology can take: not while receivers have too much, as many trees are open as allowed, the
-store fills, or the topology rests. Left out: asking and keeping the tuples back, which would hold in memory what the source
-keeps for us. Storm's spouts wait by the same causes (skipped-max-spout-ms, skipped-backpressure-ms, skipped-inactive-ms).
+Law: a spout is asked only for what the topology can take: not while receivers have too much, as
+many trees are open as allowed, the store fills, or the topology rests. Left out: asking and keeping
+the tuples back, which would hold in memory what the source keeps for us. Storm's spouts wait by the
+same causes (skipped-max-spout-ms, skipped-backpressure-ms, skipped-inactive-ms).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Time-driven work of a worker: ticks, timers and windows by processing time, idle watermarks, and time-outs of trees.
 
-Law: time passes only between two calls of user code, by the worker's one clock, and what it makes due is part of the epoch in
-which it is looked at. So a crash fires a timer again or not at all, as it does a row. Left out: a timer thread, whose calls would
-meet a bolt in the middle of an execute.
+Law: time passes only between two calls of user code, by the worker's one clock, and what it makes
+due is part of the epoch in which it is looked at. So a crash fires a timer again or not at all, as
+it does a row. Left out: a timer thread, whose calls would meet a bolt in the middle of an execute.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One worker as a stepped machine: read frames, run tasks within a budget, commit once; `step` never sleeps.
 
-Laws: user code runs only between two commits of this owner; a crash before the commit leaves no trace, one after it
-loses nothing; whatever a step could not finish waits in the store, never only in memory.
-Left out: a thread for each executor, as Storm has. Python's lock would leave all but one of them waiting, and one commit
-for all tasks would need them to stop together (decision 24).
+Laws: user code runs only between two commits of this owner; a crash before the commit leaves no
+trace, one after it loses nothing; whatever a step could not finish waits in the store, never only
+in memory. Left out: a thread for each executor, as Storm has. Python's lock would leave all but one
+of them waiting, and one commit for all tasks would need them to stop together (decision 24).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Counters of a worker: its tasks' counts go into the progress record of each commit.
 
-Law: a count is part of the commit that has what it counts, so counts are exact after any crash. Left out: sampling, as Storm's
-metrics do (topology.stats.sample.rate, one in twenty): taking over a number for a whole turn costs no more than a sample.
+Law: a count is part of the commit that has what it counts, so counts are exact after any crash.
+Left out: sampling, as Storm's metrics do (topology.stats.sample.rate, one in twenty): taking over a
+number for a whole turn costs no more than a sample.
 """
 
 from __future__ import annotations

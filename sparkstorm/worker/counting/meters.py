@@ -1,9 +1,9 @@
 """Meters of a worker's tasks since its start: execute and process latencies, time spent, waiting rows, the last error.
 
-Statistics, not counts: they are in heartbeats only and begin afresh with every process. Latencies are in buckets 9 % wide;
-the rows of one call of a bolt share its duration evenly.
-Left out: committing them with the counts. Two latencies of up to 160 buckets a task would be most of the progress record, and
-nobody needs a percentile to be exact over restarts.
+Statistics, not counts: they are in heartbeats only and begin afresh with every process. Latencies
+are in buckets 9 % wide; the rows of one call of a bolt share its duration evenly. Left out:
+committing them with the counts. Two latencies of up to 160 buckets a task would be most of the
+progress record, and nobody needs a percentile to be exact over restarts.
 """
 
 from __future__ import annotations

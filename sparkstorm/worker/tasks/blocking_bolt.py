@@ -1,9 +1,10 @@
 """Thread of a bolt that declared itself blocking: rows go in, whole outcomes come back to the worker's loop.
 
-The thread never touches the epoch: per input it posts what was emitted, put, acked and failed as one call, which the
-loop makes inside one epoch. Until then the input is held, so a crash gives it to the next owner again.
-Left out: locks around the epoch, so that the thread could emit into it. The commit would have to wait for a call that waits for
-the outside, which is what the thread is for (decision 28).
+The thread never touches the epoch: per input it posts what was emitted, put, acked and failed as
+one call, which the loop makes inside one epoch. Until then the input is held, so a crash gives it
+to the next owner again. Left out: locks around the epoch, so that the thread could emit into it.
+The commit would have to wait for a call that waits for the outside, which is what the thread is for
+(decision 28).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Thread of a spout that declares itself blocking: the thread polls the source, the worker's loop emits.
 
-The thread never touches the epoch. What one `next_tuple` emitted, and the position behind it, is one batch, which the
-loop takes whole; a batch that no commit has taken is asked for again after a crash, from the committed position.
-Callbacks run on the thread as well, between two calls of `next_tuple`, and count as made only when they returned.
-Left out: the position as of the commit instead of the batch: the source is further on by then, and a restart would skip what lies
-between.
+The thread never touches the epoch. What one `next_tuple` emitted, and the position behind it, is
+one batch, which the loop takes whole; a batch that no commit has taken is asked for again after a
+crash, from the committed position. Callbacks run on the thread as well, between two calls of
+`next_tuple`, and count as made only when they returned. Left out: the position as of the commit
+instead of the batch: the source is further on by then, and a restart would skip what lies between.
 """
 
 from __future__ import annotations

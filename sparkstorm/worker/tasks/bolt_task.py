@@ -3,9 +3,10 @@
 A pending input was executed and waits for an ack, or failed and waits for its next try. It leaves the stream, whose cursor moves
 on, and lives under {topology}:held:<task>, one field each, until it is acked or parked.
 
-Law: an input is in exactly one place: in the stream behind the cursor, in an open block, or held. What moves it writes both ends
-in one commit. Left out: leaving a pending input in the stream and moving the cursor later, as Kafka consumers do. One input that
-is never acked would keep everything behind it in the store (decision 3).
+Law: an input is in exactly one place: in the stream behind the cursor, in an open block, or held.
+What moves it writes both ends in one commit. Left out: leaving a pending input in the stream and
+moving the cursor later, as Kafka consumers do. One input that is never acked would keep everything
+behind it in the store (decision 3).
 """
 
 from __future__ import annotations

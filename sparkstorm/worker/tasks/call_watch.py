@@ -1,7 +1,8 @@
 """Watch over calls of user code: bolts that wait inside the worker's loop, and threads that are stuck in one call.
 
-Law: it names, and ends nothing: a call may be slow for good reasons, and only the slot knows whether the process gets on. Waiting
-for a CPU is not waiting (Linux counts both). Left out: limiting a call's time, since Python cannot end a call of another thread.
+Law: it names, and ends nothing: a call may be slow for good reasons, and only the slot knows
+whether the process gets on. Waiting for a CPU is not waiting (Linux counts both). Left out:
+limiting a call's time, since Python cannot end a call of another thread.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A state of at most SMALL keys is kept whole. Of a larger one are kept: the keys that the input's grouping and the bolt's
 `key_fields` name, and those that the last try has used (it runs on a state that notes them).
 
-Law: a dead letter is enough to execute its input again, and holds no secret. Left out: the whole state of any size, which would
-make each letter as large as the task.
+Law: a dead letter is enough to execute its input again, and holds no secret. Left out: the whole
+state of any size, which would make each letter as large as the task.
 """
 
 from __future__ import annotations

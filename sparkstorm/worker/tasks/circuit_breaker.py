@@ -1,9 +1,10 @@
 """Circuit breaker of a worker: pauses the bolts of a component most of whose inputs fail, and the worker's spouts.
 
-Law: a paused bolt executes nothing. Its inputs stay where they are, in its stream or held with their tries so far, so nothing
-is lost or given up by a pause. Nimbus reads the pause from the heartbeat and deactivates the topology, so that spouts of
-other workers rest too; activation ends it. The alternative, a breaker that closes by itself after a while
-(Hystrix's half-open state), would give up another `count` inputs each time, unattended.
+Law: a paused bolt executes nothing. Its inputs stay where they are, in its stream or held with
+their tries so far, so nothing is lost or given up by a pause. Nimbus reads the pause from the
+heartbeat and deactivates the topology, so that spouts of other workers rest too; activation ends
+it. The alternative, a breaker that closes by itself after a while (Hystrix's half-open state),
+would give up another `count` inputs each time, unattended.
 
 Two figures count. The share is that of first executions which fail: further tries belong to inputs that failed before, come in
 swarms, and would make a fifth of bad inputs look like all of them. The count is of inputs that were given up (parked, or
@@ -28,7 +29,8 @@ from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 # ones would open the breaker; with 4 a bolt that fails from now on would give up twice as many inputs before.
 _WINDOW = 2
 NEVER = "never"
-_MOST_CHARS = 240  # of the last failure's text; the whole is in its own record
+# Of the last failure's text: the sentence goes through heartbeats; the whole is in its own record.
+_MOST_CHARS = 240
 
 
 @dataclass(slots=True)
@@ -104,6 +106,7 @@ class CircuitBreaker:
         executed = each.executed - each.since
         if self._share != NEVER and executed >= _WINDOW * self._count:
             each.is_failing = each.failed >= float(self._share) * executed
+            # Inputs that were given up while most went well are no part of a new outage.
             each.given_up = each.given_up if each.is_failing else 0
             each.since, each.failed = each.since + executed, 0
 
@@ -111,6 +114,8 @@ class CircuitBreaker:
         """Count an input that was given up; pause its component when it was one too many."""
         each = self._by_component[failure.component]
         each.given_up += 1
+        # Once: inputs of the same call are still given up behind it, and the sentence names the
+        # first cause.
         if each.is_failing and each.given_up >= self._count and not each.sentence:
             self._open(each, failure)
 

@@ -1,4 +1,10 @@
-"""Hooks of a worker and of its tasks: found by name, called beside user code, their errors reported."""
+"""Hooks of a worker and of its tasks: found by name, called beside user code, their errors reported.
+
+Law: a hook sees what happens and changes nothing of it: it gets no collector, and what it raises is
+reported. Only one that cannot be made, and a worker's that cannot start, fail the worker: user code
+relies on what it shares. After Storm's ITaskHook and IWorkerHook. Left out: hooks as serialised
+objects, as Storm's builder sends them: names travel in the configuration, and nothing is unpickled.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +34,7 @@ def named_hooks(key: str, names: Any, kind: type[HookT]) -> list[HookT]:
 
 def _hook(key: str, name: str, kind: type[HookT]) -> HookT:
     module_name, colon, attribute = name.partition(":")
+    # Names are an operator's input: each mistake has its sentence, with the mend.
     if not colon or not module_name or not attribute:
         raise WorkerFailedError(f"{key}: {show(name)} is not of the form module:name")
     try:
@@ -75,6 +82,7 @@ class TaskHooks(TaskObserver):
             try:
                 getattr(hook, method)(*arguments)
             except USER_ERRORS as error:
+                # A hook without memory is the worker's end, as any user code without it.
                 raise_out_of_memory(error)
                 self._report(report_of(error, self._component, self._task))
 
@@ -82,6 +90,7 @@ class TaskHooks(TaskObserver):
         failed = {id(tup): failure for tup, failure in failures}
         open_ids = {id(tup) for tup in waiting}
         for tup in tuples:
+            # A tick is the clock's own: nobody expects its ack.
             if tup.is_tick:
                 continue
             self.call("bolt_execute", tup)
@@ -125,6 +134,7 @@ class HookedEmitter(Emitter):
 
 def hooked_emitter(component: str, routes: Mapping[str, Route], hooks: TaskHooks) -> HookedEmitter:
     """Return a task's emitter that tells its hooks."""
+    # Strict: the compiled core's way emits without a call that a hook could see.
     emitter = HookedEmitter(component, routes, is_strict=True)
     emitter.hooks = hooks
     return emitter

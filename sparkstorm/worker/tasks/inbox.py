@@ -1,8 +1,9 @@
 """Inbox of one task: frames read from its stream and not executed yet, and the position of its cursor.
 
-Law: the cursor points behind the last row that a commit has consumed, and only moves forward; whatever cannot be decoded is stepped
-over as if it had been consumed, so that it is met once. Rows are consumed from the front (decision 6: the edge of an entry leaves
-a root with the root's last row in it). Left out: acks per row, which would need a list of gaps instead of one position.
+Law: the cursor points behind the last row that a commit has consumed, and only moves forward;
+whatever cannot be decoded is stepped over as if it had been consumed, so that it is met once. Rows
+are consumed from the front (decision 6: the edge of an entry leaves a root with the root's last row
+in it). Left out: acks per row, which would need a list of gaps instead of one position.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Live shadow of a worker: other code beside one of its tasks, begun and ended by the slot's order."""
+"""Live shadow of a worker: other code beside one of its tasks, begun and ended by the slot's order.
+
+Law: the task does not know of it (it is an observer of committed rows), and nothing that the new
+code does is committed. Left out: running the new code in the worker: a crash or a leak of it would
+be the topology's (decision 19).
+"""
 
 from __future__ import annotations
 
@@ -18,6 +23,7 @@ from sparkstorm.settings import ComponentSettings, MemorySettings
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.task_factory import TaskSet
 
+# A shadow keeps no file: nothing is cut by rows or bytes.
 _UNLIMITED = 1 << 60
 ReadCode = Callable[[Path], bytes | None]
 
@@ -46,6 +52,7 @@ class LiveShadows:
 
     def follow(self, order: SetShadow, task_set: TaskSet) -> None:
         """Begin what the slot asks for, in place of what was under way."""
+        # One at a time: two would share the CPU that is left beside the worker.
         self.end()
         if order.task:
             self._order = order
@@ -54,6 +61,8 @@ class LiveShadows:
     def end(self) -> None:
         """End the shadow."""
         if self._recorder is not None and self._bolt is not None:
+            # Before the processes end: rows that come now would be written to a shadow that is
+            # gone.
             self._bolt.observers.remove(self._recorder)
         if self._shadow is not None and self._desk is not None:
             self._shadow.stop()
@@ -75,6 +84,7 @@ class LiveShadows:
     def _begin(self, order: SetShadow, task_set: TaskSet) -> str:
         """Begin it; an error text when that is not possible."""
         spec, bolt = self._spec, task_set.bolts.get(order.task)
+        # Both now: an upgrade that ends meanwhile deletes the older blob.
         codes = [self._read_code(Path(path)) for path in (spec.code_path, order.code_path)]
         if bolt is None:
             return f"task {order.task} is no bolt of this worker"

@@ -1,8 +1,9 @@
 """One spout task: calls user code for tuples, remembers the tracked ones, calls ack and fail.
 
-Law: what is emitted, the message ids that are open for it, and the source's position are in one commit, so a restart neither skips
-a message of a replayable source nor emits it twice. `ack` and `fail` are called after the commit with the verdict, and confirmed by
-the next: at least once, since user code cannot be undone. Storm's pending messages are in memory, and die with their worker.
+Law: what is emitted, the message ids that are open for it, and the source's position are in one
+commit, so a restart neither skips a message of a replayable source nor emits it twice. `ack` and
+`fail` are called after the commit with the verdict, and confirmed by the next: at least once, since
+user code cannot be undone. Storm's pending messages are in memory, and die with their worker.
 """
 
 from __future__ import annotations

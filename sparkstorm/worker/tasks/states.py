@@ -1,4 +1,9 @@
-"""States of a worker's bolts: of the backend that topology.state.backend names, and what to read for a block of rows."""
+"""States of a worker's bolts: of the backend that topology.state.backend names, and what to read for a block of rows.
+
+Law: the backend changes where values lie and never a result. Left out: choosing it by the size of
+the state: an epoch that made it too large would have to move it while its worker waits, and memory
+is planned beforehand.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +60,7 @@ def stored_state(
     """
     component, marks = plan.component_by_task[task], [each["n"] for each in fields if "n" in each]
     settings, is_strict = StateSettings.of(plan.conf, plan.topology.components[component].conf), plan.is_strict or plan.is_careful
+    # A simulation draws the backend by its seed, so that both are run by the same tests.
     is_drawn = plan.lazy_keys > 0 and not is_threaded
     if settings.backend != "lazy" and not is_drawn:
         if marks:
@@ -73,6 +79,7 @@ def stored_state(
     for each in fields:
         state.load(each.get("s", ()), each.get("d", ()))
     if isinstance(state, LazyState):
+        # Only the last marks count: each holds the numbers of its commit.
         state.resume(marks[-1] if marks else None)
     return state
 
@@ -91,6 +98,7 @@ def expecting(topology: Topology, component: str, bolt: Any, state: MemoryState 
 
     def pick_of(source: Source) -> Callable[[Any], Any] | None:
         names = names_by_input.get((source.component, source.stream), ())
+        # A guess may name fields that the source does not have: then nothing is read ahead.
         is_known = names and all(name in source.fields for name in names)
         return itemgetter(*map(source.position, names)) if is_known else None
 
@@ -106,6 +114,8 @@ def expecting(topology: Topology, component: str, bolt: Any, state: MemoryState 
             return ()
 
     def expect(rows: Sequence[Row]) -> None:
+        # Asked at the first key that is missing: a block whose keys are all in memory costs
+        # nothing.
         state.coming = partial(keys_of, rows)
 
     return expect

@@ -1,4 +1,9 @@
-"""A worker's knowledge of its store's incarnation: what it expects at the claim, says of a loss, and carries in heartbeats."""
+"""A worker's knowledge of its store's incarnation: what it expects at the claim, says of a loss, and carries in heartbeats.
+
+Law: nothing is executed on a store that has lost more than its tail, unless the operator has said
+so; and what is known only grows. Left out: asking the store alone: one that was put back to an
+older copy does not know what it lacks (decision 48).
+"""
 
 from __future__ import annotations
 
@@ -24,9 +29,13 @@ from sparkstorm.transport.store_loss import stop_text
 from sparkstorm.worker.epoch import IdSource
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
-_MOST = 8  # tasks that are named: the sentence goes through heartbeats
-_LIMIT_S = 10.0
+# Tasks that are named, and characters of each: the sentence goes through heartbeats. Half of them hides
+# tasks of a usual sink; double makes a sentence that nobody reads.
+_MOST = 8
 _MOST_TEXT = 160
+# For all targets together: a start that is refused should not look like one that hangs. Half of it cuts
+# targets off that answer slowly; double keeps the slot waiting for what it cannot use.
+_LIMIT_S = 10.0
 
 
 class StoreWitness:
@@ -55,12 +64,16 @@ class StoreWitness:
 
     def mark(self) -> StoreMark:
         """Return what is known now."""
+        # Sampled once a second and not per commit: the tail is some seconds, so nothing is gained
+        # by more.
         if self._step > self._samples[-1][1]:
             self._samples.append((self._time_ms, self._step))
         bound_ms = self._time_ms - self._tail_ms
         while len(self._samples) > 1 and self._samples[1][0] <= bound_ms:
             self._samples.popleft()
         old_ms, old_step = self._samples[0]
+        # Only a write older than the tail binds: a store may lose the newer ones without being
+        # stopped for it.
         floor = max(self._mark.floor, old_step) if old_ms <= bound_ms else self._mark.floor
         before = self._mark
         self._mark = StoreMark(before.incarnation, before.generation, self._step, self._time_ms, floor, before.losses)
@@ -102,9 +115,11 @@ def held_by_targets(plan: WorkerPlan, now_ms: Callable[[], int], limit_s: float 
         for name, task in tasks[:_MOST]:
             answers.append(_answer(plan.make_instance(name), parts, task, now_ms))
 
+    # On a thread, since a target that is away may keep its client waiting without end.
     asking = threading.Thread(target=ask, name="sink-targets", daemon=True)
     asking.start()
     asking.join(limit_s)
+    # The thread may still go on: what it adds from here on is left out.
     told = answers[:]
     said = [f"{name} (task {task}): {answer}" for (name, task), answer in zip(tasks, told, strict=False)]
     if len(told) < len(tasks[:_MOST]):

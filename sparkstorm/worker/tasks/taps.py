@@ -2,6 +2,10 @@
 
 A client opens a tap (a key in the store that expires); the worker asks once a second whether one is open for a stream of
 its tasks. Without one, nothing else happens.
+
+Law: a tap shows committed rows only, and changes nothing: samples may be lost, a row never is. Left
+out: a request to Nimbus, by which each look of a client would change the assignment (decision 30),
+and Storm's debug stream to an event logger, a bolt of its own.
 """
 
 from __future__ import annotations
@@ -19,10 +23,14 @@ from sparkstorm.model.values.tagged import to_json
 from sparkstorm.transport.base import Transport
 from sparkstorm.transport.keys import tap_name
 
+# Rows of one stream that a worker publishes at a time. Nobody reads more in a tenth of a second; half
+# shows less of a burst, double doubles what a full store must take.
 MOST_ROWS = 50
-"""Rows of one stream that a worker publishes at a time."""
 _EVERY_MS = 100
+# Of an emitter's log: of streams that share it the rarer one may lie further back. Half of it misses more
+# of those, double costs a turn twice the walk while somebody looks.
 _SCANNED = 200
+# Of one row; a screen holds less.
 _MOST_CHARACTERS = 16 * 1024
 
 
@@ -69,6 +77,7 @@ class Taps(TaskObserver):
             back[id(rows)] = place = back.get(id(rows), 0) + 1
             if place <= len(rows):
                 row = rows[-place]
+                # A row that goes to several tasks is in several lists, and shown once.
                 samples.setdefault(id(row), row)
         for row in reversed(samples.values()):
             self._keep(row, now_ms)
@@ -84,6 +93,7 @@ class Taps(TaskObserver):
         """Publish what was committed, ten times a second at the most."""
         if now_ms < self._due_ms or not any(self._committed.values()):
             return
+        # Before the call: a store that is slow is not asked more often for it.
         self._due_ms = now_ms + _EVERY_MS
         samples = {name: [row.encode() for row in rows] for name, rows in self._committed.items() if rows}
         for rows in self._committed.values():
@@ -109,6 +119,8 @@ class Taps(TaskObserver):
         if kept is None:
             return
         if is_piece(row):
+            # The newest of a batch: making tuples of all its rows would cost what the batch has
+            # saved.
             row = (row[0].slice(max(0, row[0].num_rows - MOST_ROWS)), *row[1:])
         for values, _, _ in unfold([row]):
             kept.append(_text(source, values, now_ms))

@@ -1,8 +1,9 @@
 """Factory of a worker's tasks: makes routes, runners and states from the plan, and restores them from the store.
 
-Law: a task is as of its last commit before its user code sees anything: state, windows, pending messages and held inputs are
-loaded, then `open` or `prepare` is called. All tasks of a worker come from one claim.
-Left out: restoring on first use, which would make the first tuples slow and find a damaged record in the middle of an epoch.
+Law: a task is as of its last commit before its user code sees anything: state, windows, pending
+messages and held inputs are loaded, then `open` or `prepare` is called. All tasks of a worker come
+from one claim. Left out: restoring on first use, which would make the first tuples slow and find a
+damaged record in the middle of an epoch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""WorkerPlan: the topology, tasks, fences, configuration and code of one worker, with its typed settings."""
+"""WorkerPlan: the topology, tasks, fences, configuration and code of one worker, with its typed settings.
+
+Law: nothing here changes while the worker lives: another placement, configuration or code is
+another worker.
+"""
 
 from __future__ import annotations
 
