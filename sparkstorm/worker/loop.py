@@ -122,13 +122,7 @@ class LogLevels:
 def drive(run: WorkerRun, control: WorkerControl, clock: Clock, transport: RedisTransport, wake_up: WakeUp) -> int:
     """Step a worker until its run is over, and wait between the steps; return its exit code."""
     fds = [control.fileno(), *wake_up.fds]
-    while run.worker is None:
-        due_ms = run.step()
-        if run.exit_code is not None:
-            return run.exit_code
-        # Only the control pipe: the store has refused the claim, so nothing can come from it.
-        if run.worker is None:
-            select.select([control.fileno()], [], [], BEAT_EVERY_MS / 1000)
+    due_ms = _step_until_started(run, control)
     # What stands now lives as long as the worker: no collection needs to walk it again.
     gc.freeze()
     # Python's own thresholds would have it look for cycles after every few hundred rows, whose
@@ -155,6 +149,16 @@ def drive(run: WorkerRun, control: WorkerControl, clock: Clock, transport: Redis
             # Not a failed start: the slot must make the next process careful.
             return ExitCode.CRASHED
     return run.exit_code
+
+
+def _step_until_started(run: WorkerRun, control: WorkerControl) -> float | None:
+    """Step until there is a worker, or the run is over before; return when to step again."""
+    due_ms = run.step()
+    while run.worker is None and run.exit_code is None:
+        # Only the control pipe: the store has refused the claim, so nothing can come from it.
+        select.select([control.fileno()], [], [], BEAT_EVERY_MS / 1000)
+        due_ms = run.step()
+    return due_ms
 
 
 def _start(spec: WorkerSpec, control: WorkerControl, clock: Clock, transport: RedisTransport, wake: Callable[[], None]) -> Worker:

@@ -298,27 +298,9 @@ class TaskFactory:
 
     def _bolt(self, task: int, component: str, task_set: TaskSet, record: TaskRecord) -> BoltTask:
         bolt: Bolt | BasicBolt | WindowedBolt | TimedBolt | TransactionalSink = self._plan.make_instance(component)
-        emitter = self._emitter(task, component)
         with reading(self._key("journal", task)):
             fields = list(task_set.journals[task].read(record))
-            state = self._state(bolt, task, fields)
-            times = self._stored(fields, "w", "x") if self._time_plan.is_told(component) else None
-            if isinstance(bolt, TransactionalSink):
-                # Rows of an epoch that outlasts commits; a sink has no state of the user's.
-                state = self._stored(fields, "s", "d")
-                runner: Runner = self._sink_runner(bolt, component, fields, state)
-            else:
-                runner = self._runner(bolt, emitter, state, times, task)
-            births, feed = self._blocks.births(component), self._blocks.feeds[task]
-            inbox, new_key = task_set.inboxes[task], self._around.new_key
-            made = BoltTask(task, component, bolt, runner, emitter, state, inbox, new_key, births, feed)
-            made.expect = expecting(self._plan.topology, component, bolt, state)
-            task_set.journals[task].lazy = state if isinstance(state, LazyState) else None
-            if task in self._hooks_of:
-                made.observers.append(self._hooks_of[task])
-            if self._plan.log_dir and not isinstance(runner.bolt, ThreadedBolt):  # a simulation has no time of its own to measure
-                made.watch = CallWatch(component, task, self._around.report_error)
-            self._add_time(made, times)
+            made = self._stored_bolt(task, component, bolt, task_set, fields)
         with reading(self._key("held", task)):
             now_ms = self._around.now_ms()
             held = [decode_held(self._plan.codec, key, data, self.source, now_ms) for key, data in sorted(record.held.items())]
@@ -331,6 +313,28 @@ class TaskFactory:
             # topology's id.
             context = replace(context, topology_id=self._origin)
         made.prepare(context)
+        return made
+
+    def _stored_bolt(self, task: int, component: str, bolt: Any, task_set: TaskSet, fields: list[dict[str, Any]]) -> BoltTask:
+        """Return a bolt's task with the state, the windows and the marks that its journal has."""
+        emitter, state = self._emitter(task, component), self._state(bolt, task, fields)
+        times = self._stored(fields, "w", "x") if self._time_plan.is_told(component) else None
+        if isinstance(bolt, TransactionalSink):
+            # Rows of an epoch that outlasts commits; a sink has no state of the user's.
+            state = self._stored(fields, "s", "d")
+            runner: Runner = self._sink_runner(bolt, component, fields, state)
+        else:
+            runner = self._runner(bolt, emitter, state, times, task)
+        births, feed = self._blocks.births(component), self._blocks.feeds[task]
+        inbox, new_key = task_set.inboxes[task], self._around.new_key
+        made = BoltTask(task, component, bolt, runner, emitter, state, inbox, new_key, births, feed)
+        made.expect = expecting(self._plan.topology, component, bolt, state)
+        task_set.journals[task].lazy = state if isinstance(state, LazyState) else None
+        if task in self._hooks_of:
+            made.observers.append(self._hooks_of[task])
+        if self._plan.log_dir and not isinstance(runner.bolt, ThreadedBolt):  # a simulation has no time of its own to measure
+            made.watch = CallWatch(component, task, self._around.report_error)
+        self._add_time(made, times)
         return made
 
     def _key(self, part: str, task: int) -> str:
