@@ -218,6 +218,26 @@ def test_without_ackers_a_tracked_tuple_is_acked_at_once(settings: dict[str, Any
         assert (spout.acked, spout.failed) == ([0], [])
 
 
+def test_what_an_ack_emitted_before_it_raised_is_not_acked_without_its_row() -> None:
+    class EmitsAndRaises(FeederSpout):
+        def open(self, conf: Any, context: Any, collector: Any) -> None:
+            super().open(conf, context, collector)
+            self.collector = collector
+
+        def ack(self, message_id: Any) -> None:
+            super().ack(message_id)
+            if message_id == 0:
+                self.collector.emit((99,), "again")
+                raise ValueError("not now")
+
+    spout, capture = EmitsAndRaises(), CaptureBolt()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Pass(), capture), {"topology.acker.executors": 0})
+        spout.feed([1])
+        cluster.advance(seconds=5)
+        assert (capture.values, spout.acked) == ([(1,)], [0])
+
+
 @pytest.mark.parametrize(("limit", "most"), [(5, 5), ("auto", FIRST)])
 @WORKERS
 def test_no_more_than_max_spout_pending_trees_are_open(workers: int, limit: int | str, most: int) -> None:

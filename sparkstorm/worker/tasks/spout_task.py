@@ -229,9 +229,8 @@ class SpoutTask:
             if not (isinstance(self.spout, ThreadedSpout) and self.spout.is_failing):
                 self._failures = 0
         except USER_ERRORS as error:
-            self.emitter.roll_back(mark)
             # Of the call that raised alone: those before it in this turn stand.
-            del born[born_mark:], immediate[immediate_mark:]
+            self._take_back(mark, born_mark, immediate_mark)
             self._note_failure(error, now_ms)
         # Without tracking a message is done when it is emitted.
         self.acked += len(immediate) - had
@@ -379,13 +378,17 @@ class SpoutTask:
             ) from error
 
     def _call(self, callback: Callable[[], None]) -> None:
-        mark, born_mark = len(self.emitter.log), len(self.collector.born)
+        marks = len(self.emitter.log), len(self.collector.born), len(self.collector.immediate)
         try:
             callback()
         except USER_ERRORS as error:
-            self.emitter.roll_back(mark)
-            del self.collector.born[born_mark:]
+            self._take_back(*marks)
             self.collector.report_error(failure_of(error))
+
+    def _take_back(self, mark: int, born_mark: int, immediate_mark: int) -> None:
+        """Take back what a call emitted that raised, and its message ids: an untracked one would be acked without its row."""
+        self.emitter.roll_back(mark)
+        del self.collector.born[born_mark:], self.collector.immediate[immediate_mark:]
 
     def _note_failure(self, error: BaseException, now_ms: int) -> None:
         self._failures += 1
