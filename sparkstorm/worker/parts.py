@@ -52,11 +52,9 @@ class WorkerParts:
         self.claim = claimed(plan, transport, clock, ids)
         self.progress = self._stored_progress()
         self.meters = Meters(clock.now_ms)
-        new_key = key_source(plan.token_by_task)
-        services = WorkerServices(clock.now_ms, ids, self.report, wake, new_key, transport, self._metric_values)
         # User code runs from here on (`open`, `prepare`), and may already report errors and change
         # metrics: both need the counts above.
-        self.task_set = TaskFactory(plan, services).build(self.claim)
+        self.task_set = TaskFactory(plan, self._services()).build(self.claim)
         self.origin = ids.root()  # names this process in the entries that it writes
         self.backpressure = Backpressure(plan)
         self.counters = Counters(plan, self.task_set, self.progress, self.meters)
@@ -72,6 +70,10 @@ class WorkerParts:
         self.progress.count_failure(placed, count)
         self.meters.note_failure(placed)
         self.reporter.error(placed)
+
+    def _services(self) -> WorkerServices:
+        now_ms, new_key = self.clock.now_ms, key_source(self.plan.token_by_task)
+        return WorkerServices(now_ms, self.ids, self.report, self.wake, new_key, self.transport, self._metric_values)
 
     def _stored_progress(self) -> Progress:
         with reading(f"{{{self.plan.topology_id}}}:progress"):
