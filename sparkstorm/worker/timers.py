@@ -16,14 +16,13 @@ from sparkstorm.grouping.routes import Target
 from sparkstorm.model.failure import Failure, FailureKind, killed
 from sparkstorm.settings import WorkerTimers
 from sparkstorm.tasks.task import TickSchedule
+from sparkstorm.worker.backpressure import LOOK_MS
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.parts import WorkerParts
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.call_watch import ThreadWatch
 from sparkstorm.worker.tasks.spout_task import SpoutTask
-
-_HELD_BACK_MS = 5  # between two looks whether those that hold a task back have drained
 
 
 class TimerService:
@@ -114,7 +113,7 @@ class TimerService:
         """Return when this task has something due, but not before its downstream tasks have room."""
         # A window of a task whose receivers are full would only add to what waits for them.
         due_ms = time.next_firing_ms()
-        return due_ms if due_ms is None or not self._backpressure.holds_back(bolt.task) else max(due_ms, now_ms + _HELD_BACK_MS)
+        return due_ms if due_ms is None or not self._backpressure.holds_back(bolt.task) else max(due_ms, now_ms + LOOK_MS)
 
     def _takes_rows(self, target: Target) -> bool:
         # A mark to a task of this worker comes at once; to others, and behind rows that lie in a

@@ -18,6 +18,7 @@ from sparkstorm.model.worker_messages import SetStatus
 from sparkstorm.settings import EpochSettings
 from sparkstorm.transport.base import Commit
 from sparkstorm.transport.progress import BUSY, COMMIT, READ, STORE
+from sparkstorm.worker.backpressure import LOOK_MS
 from sparkstorm.worker.bolt_turns import BoltTurns
 from sparkstorm.worker.careful_turns import CarefulTurns
 from sparkstorm.worker.commits import Commits
@@ -35,7 +36,6 @@ from sparkstorm.worker.tasks.task_factory import TaskSet
 from sparkstorm.worker.timers import Timeouts, TimerService
 
 _NEVER = float("inf")
-_HELD_BACK_MS = 5  # between two looks at the backlog that holds a task back
 
 
 class Worker:
@@ -281,9 +281,9 @@ class Worker:
         due += [bolt.next_due_ms() for bolt in bolts]
         # a commit may have set tasks free or ended trees
         must_ask = self.parts.backpressure.must_ask
-        held_back_ms, rested_ms = (now_ms, now_ms) if did else (now_ms + _HELD_BACK_MS, now_ms + (_HELD_BACK_MS if must_ask else 1))
-        # A task that is held back goes on by the news of a commit. Without rows of its own a worker has none to make,
-        # so it looks by the clock.
+        held_back_ms, rested_ms = (now_ms, now_ms) if did else (now_ms + LOOK_MS, now_ms + (LOOK_MS if must_ask else 1))
+        # A task that is held back goes on by the news of a commit. Without rows of its own a worker
+        # has none to make, so it looks by the clock.
         due += [held_back_ms for bolt in bolts if bolt.inbox.chunks and not bolt.is_paused and bolt.next_chunk() is not None]
         others_ms = min((d for d in due if d is not None), default=_NEVER)
         self._others_due_ms = 0.0 if self._careful or self._sinks or must_ask or self._catch_up else others_ms
