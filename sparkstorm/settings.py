@@ -206,6 +206,8 @@ class WorkerSettings(Settings):
     message_timeout_ms: Annotated[int, "topology.message.timeout.secs"]
     has_message_timeouts: Annotated[bool, "topology.enable.message.timeouts"]
     prefers_local_ackers: Annotated[bool, "topology.acker.local"]
+    batch_size: Annotated[int, "topology.acker.batch.size"]
+    batch_split_ms: Annotated[int, "topology.acker.batch.split.ms"]
     recorded_components: Annotated[list[str], "topology.record.components"]
     record_directory: Annotated[str | None, "topology.record.directory"]
     failure_capsules: Annotated[int, "topology.failure.capsules"]

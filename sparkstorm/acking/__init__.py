@@ -14,6 +14,8 @@ The algorithm, in `ledger.DictLedger.apply`; `table_ledger.TableLedger`, its twi
     An ack may come before its init. A root without an init ages out after three rotations.
 
 Edges that begin and end inside one epoch never come here. What comes is combined per root, as columns.
+
+A tree, or a batch of trees, has a root id: `tree_batches.TreeBatches` keeps a ledger with batches.
 """
 
 from sparkstorm.acking.batch import Settled
@@ -21,6 +23,7 @@ from sparkstorm.acking.ledger import DictLedger
 from sparkstorm.acking.pending import Completion, Outcome, Pending
 from sparkstorm.acking.pending_limit import AdaptiveLimit
 from sparkstorm.acking.table_ledger import Ledger, TableLedger, new_ledger
+from sparkstorm.acking.tree_batches import TreeBatches
 
 __all__ = [
     "AdaptiveLimit",
@@ -31,5 +34,6 @@ __all__ = [
     "Pending",
     "Settled",
     "TableLedger",
+    "TreeBatches",
     "new_ledger",
 ]

@@ -33,12 +33,17 @@ NO_ACKS: Acks = ((), ())
 
 
 class Settled(NamedTuple):
-    """The trees that ended with a batch and the spout tasks to tell; the order of rows has no meaning."""
+    """The trees that ended with a batch of messages and the spout tasks to tell; the order of rows has no meaning.
+
+    `kept`: split roots of tree batches among the acked ones, whose members have not ended with the rest, or have failed.
+    """
 
     acked_roots: Roots
     acked_tasks: Tasks
     failed_roots: Roots
     failed_tasks: Tasks
+    kept_roots: Roots = NO_ROOTS
+    kept_tasks: Tasks = NO_TASKS
 
     def __bool__(self) -> bool:
         """Return whether any tree ended."""

@@ -29,7 +29,7 @@ from sparkstorm.acking.batch import (
     require_legal,
     roots_of,
 )
-from sparkstorm.acking.journal import FAILED, UNKNOWN_TASK, entries_of, pack_delta, pack_snapshot, replay
+from sparkstorm.acking.journal import FAILED, UNKNOWN_TASK, Entries, entries_of, pack_delta, pack_snapshot, replay
 
 BUCKETS = 3
 """As Storm's Acker: an entry lives more than two and at most three rotations."""
@@ -133,6 +133,11 @@ class DictLedger:
                     by_task.setdefault(entry.task, []).append(root)
         return by_task
 
+    def tasks_of(self, roots: Column) -> list[int]:
+        """Return the spout task of each root; UNKNOWN_TASK for one that is not open, or whose init has not come."""
+        found = map(self._entries.get, roots_of(roots, "__ack_ack").tolist())
+        return [UNKNOWN_TASK if entry is None else entry.task for entry in found]
+
     def take_delta(self) -> bytes:
         """Return the changes since the last call, for the epoch's journal; empty bytes when there are none.
 
@@ -151,7 +156,11 @@ class DictLedger:
 
     def snapshot(self) -> bytes:
         """Return everything open as bytes that replace all deltas taken so far; take the delta first."""
-        return pack_snapshot(entries_of([self._row(root) for root in self._entries]))
+        return pack_snapshot(self.entries())
+
+    def entries(self) -> Entries:
+        """Return everything open as columns."""
+        return entries_of([self._row(root) for root in self._entries])
 
     def load(self, snapshot: bytes, deltas: Iterable[bytes] = ()) -> None:
         """Become the ledger that wrote them, every entry in the newest bucket; MalformedFrameError changes nothing."""

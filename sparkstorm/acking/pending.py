@@ -5,13 +5,17 @@ still to be made), gone. The callback is made only after the commit that settled
 next commit; a spout that restarts in between is called again (callbacks are at least once, never early). A spout
 without callbacks skips the middle stage.
 
-Per epoch: `add` for each emission, `settle` and `expire`, `take_delta` into the commit, and after the commit
+Messages of one batch (model/roots.py) are one record, and each is settled by itself: acked with its batch, or acked, failed or
+timed out under its split root, which is how a single message is named here. A message is settled once: what is told of it
+again is ignored.
+
+Per epoch: `add` or `add_batch` for emissions, `settle` and `expire`, `take_delta` into the commit, and after the commit
 `take_callbacks`, whose outcomes the worker hands to the user's `ack` and `fail`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,16 +23,22 @@ from sparkstorm.acking.batch import ID_LIMIT
 from sparkstorm.acking.pending_limit import AdaptiveLimit
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.model.failure import Failure, FailureKind
+from sparkstorm.model.roots import PLACES, SPLIT, batch_of, is_batch, place_of, split
 
 Delta: TypeAlias = list[list[Any]]
-"""`[added, settled, gone]`, in that order: rows [root, message id, emit_ms] and, if a bolt has reset its time-out, when; rows
-[root, message id, failure's row]; roots."""
+"""`[added, settled, gone]`, in that order: rows [root, message id, emit_ms] and, if a bolt has reset its time-out, when, or
+[root of a batch, message ids, emit_ms]; rows [root, message id, failure's row]; roots."""
 Snapshot: TypeAlias = list[list[Any]]
 """`[open, settled]`: rows as in a delta."""
 
 _UNKNOWN = Failure(FailureKind.FAILED, "failed")
 TIMED_OUT = Failure(FailureKind.TIMED_OUT, "timed out")
 _FAR_FUTURE_MS = 1 << 62
+_CLOSED: Any = object()
+"""In the place of a message id that is not open any more."""
+# Batches that fit into the limit of open messages: a batch that is nearly done keeps no more than an eighth of the room from new
+# messages. With two batches, one waits for the other; with many, a low limit makes batches of one.
+_BATCHES_PER_LIMIT = 8
 
 
 class Outcome(NamedTuple):
@@ -52,20 +62,38 @@ class Completion(NamedTuple):
     latencies_ms: list[int]
 
 
+class _Batch:
+    """Messages of one moment, by their places; a tree by itself is a batch of one."""
+
+    __slots__ = ("emit_ms", "ids", "open", "root")
+
+    def __init__(self, root: int, ids: list[Any], emit_ms: int) -> None:
+        self.root = root
+        self.ids = ids
+        self.emit_ms = emit_ms
+        self.open = len(ids)
+
+    def members(self) -> Iterator[tuple[int, int]]:
+        """Places and roots of the open messages."""
+        first = split(self.root)
+        return ((place, first + place) for place, message_id in enumerate(self.ids) if message_id is not _CLOSED)
+
+
 class Pending:
     """The open messages of one spout task, oldest first."""
 
     __slots__ = (
         "_added",
         "_adaptive",
-        "_renewed",
-        "_renewed_unwritten",
+        "_batches",
+        "_count",
         "_due",
         "_gone",
         "_keeps_settled",
         "_limit",
         "_oldest_ms",
-        "_open",
+        "_renewed",
+        "_renewed_unwritten",
         "_settled",
         "_unwritten",
     )
@@ -78,95 +106,120 @@ class Pending:
             raise ValueError(f"topology.max.spout.pending must be 1 or more, or auto, not {max_spout_pending!r}")
         self._limit = limit
         self._keeps_settled = needs_callbacks
-        self._open: dict[int, tuple[Any, int]] = {}
+        self._batches: dict[int, _Batch] = {}  # by their root
+        self._count = 0  # open messages
         self._oldest_ms = _FAR_FUTURE_MS  # no open message is older; lets expire() return without looking
         self._settled: dict[int, Outcome] = {}
         self._due: list[Outcome] = []  # settled and not yet handed out
-        self._renewed: dict[int, int] = {}  # root -> when a bolt last reset its time-out
+        self._renewed: dict[int, int] = {}  # root of a message -> when a bolt last reset its time-out
         self._renewed_unwritten: dict[int, None] = {}
         # The journal's side: what the next delta must say.
-        self._added: dict[int, None] = {}
+        self._added: dict[int, None] = {}  # batches
         self._unwritten: list[int] = []
         self._gone: list[int] = []
 
     def __len__(self) -> int:
         """Open messages; settled ones whose callback is due no longer count."""
-        return len(self._open)
+        return self._count
 
     def __contains__(self, root: int) -> bool:
-        return root in self._open
+        return self._find(root) is not None
 
     @property
     def room(self) -> int:
         """Number of messages that may be emitted now (`topology.max.spout.pending`, per task)."""
-        return _FAR_FUTURE_MS if self._limit is None else max(0, self._limit - len(self._open))
+        return _FAR_FUTURE_MS if self._limit is None else max(0, self._limit - self._count)
+
+    def batch_size(self, most: int) -> int:
+        """Return how many messages a batch may have now."""
+        return most if self._limit is None else max(1, min(most, self._limit // _BATCHES_PER_LIMIT))
 
     @property
     def idle(self) -> bool:
         """Return whether nothing is open, every callback was made and the journal knows it."""
-        return not (self._open or self._settled or self._gone)
+        return not (self._batches or self._settled or self._gone)
 
     @property
     def oldest_emit_ms(self) -> int | None:
         """Emit time of the oldest open message."""
-        for _, emit_ms in self._open.values():
-            return emit_ms
+        for batch in self._batches.values():
+            return batch.emit_ms
         return None
 
     def add(self, root: int, message_id: Any, emit_ms: int) -> None:
-        """Remember an emission; roots are never reused."""
-        self.add_all(((root, message_id),), emit_ms)
+        """Remember an emission that is a tree by itself; roots are never reused."""
+        self.add_batch(root, [message_id], emit_ms)
 
-    def add_all(self, born: Sequence[tuple[int, Any]], emit_ms: int) -> None:
-        """Remember emissions, (root, message id) each, of one moment."""
-        for root, message_id in born:
-            self._open[root] = (message_id, emit_ms)
-            self._added[root] = None
-        if born and emit_ms < self._oldest_ms:
+    def add_batch(self, root: int, message_ids: list[Any], emit_ms: int) -> None:
+        """Remember the emissions of a batch, in the order of their places; takes the list over."""
+        self._batches[root] = _Batch(root, message_ids, emit_ms)
+        self._added[root] = None
+        self._count += len(message_ids)
+        if emit_ms < self._oldest_ms:
             self._oldest_ms = emit_ms
 
-    def settle(self, acked: Iterable[int], failed: Iterable[int], now_ms: int, failure: Failure = _UNKNOWN) -> Completion:
-        """Close trees the ackers reported; unknown roots (timed out before, or repeated) are ignored."""
-        before = len(self._open)
-        latencies = self._ack(acked, now_ms)
+    def settle(
+        self,
+        acked: Iterable[int],
+        failed: Iterable[int],
+        now_ms: int,
+        failure: Failure = _UNKNOWN,
+        kept: Collection[int] = (),
+    ) -> Completion:
+        """Close trees and batches that the ackers reported; `kept`: split roots that stay open when their batch is acked.
+
+        Unknown roots (timed out before, or repeated) are ignored.
+        """
+        before = self._count
+        latencies = self._ack(acked, now_ms, frozenset(kept))
         if self._adaptive is not None:
             self._adaptive.note(latencies, before, now_ms)
             self._limit = self._adaptive.limit
         failures = 0
         for root in failed:
-            entry = self._open.pop(root, None)
-            if entry is not None:
+            if (found := self._find(root)) is not None:
                 failures += 1
-                self._close(root, entry[0], failure)
+                self._close(*found, failure)
         return Completion(len(latencies), failures, latencies)
 
-    def _ack(self, acked: Iterable[int], now_ms: int) -> list[int]:
-        """Close acked trees; return their latencies."""
+    def _ack(self, acked: Iterable[int], now_ms: int, kept: frozenset[int]) -> list[int]:
+        """Close acked trees and batches; return the latencies of their messages."""
         latencies: list[int] = []
-        note, close = latencies.append, self._open.pop
-        if self._keeps_settled or self._renewed:
-            for root in acked:
-                entry = close(root, None)
-                if entry is not None:
-                    note(max(0, now_ms - entry[1]))
-                    self._close(root, entry[0], None)
-            return latencies
-        is_new, added, forget = self._added.__contains__, self._added, self._gone.append
-        for root in acked:  # `_close` written out
-            entry = close(root, None)
-            if entry is not None:
-                waited_ms = now_ms - entry[1]
-                note(waited_ms if waited_ms > 0 else 0)
-                if is_new(root):
-                    del added[root]
+        leaves_whole = not (self._keeps_settled or self._renewed or kept)
+        for root in acked:
+            batch = self._batches.get(root)
+            if batch is None:
+                if root >= SPLIT and (found := self._find(root)) is not None:
+                    latencies.append(max(0, now_ms - found[0].emit_ms))
+                    self._close(*found, None)
+                continue
+            latency = max(0, now_ms - batch.emit_ms)
+            if leaves_whole:
+                del self._batches[root]
+                self._count -= batch.open
+                latencies += [latency] * batch.open
+                if root in self._added:  # a message that began and ended inside one epoch leaves no trace
+                    del self._added[root]
                 else:
-                    forget(root)
+                    self._gone.append(root)
+            else:
+                ended = [place for place, member in batch.members() if member not in kept]
+                for place in ended:
+                    self._close(batch, place, None)
+                latencies += [latency] * len(ended)
         return latencies
 
+    def _find(self, root: int) -> tuple[_Batch, int] | None:
+        """The batch and the place of an open message."""
+        batch, place = self._batches.get(batch_of(root)), place_of(root)
+        if batch is None or place >= len(batch.ids) or batch.ids[place] is _CLOSED:
+            return None
+        return batch, place
+
     def renew(self, roots: Iterable[int], now_ms: int) -> None:
-        """Let the time-outs of these trees begin anew (Storm's `resetTimeout`); unknown roots are ignored."""
+        """Let the time-outs of these messages begin anew (Storm's `resetTimeout`); unknown roots are ignored."""
         for root in roots:
-            if root in self._open:
+            if root in self:
                 self._renewed[root] = now_ms
                 self._renewed_unwritten[root] = None
 
@@ -182,33 +235,38 @@ class Pending:
         if limit_ms <= self._oldest_ms:
             return []
         late = self._older_than(limit_ms)
-        for root in late:
-            message_id, emit_ms = self._open.pop(root)
-            self._close(root, message_id, replace(failure, time_ms=now_ms, waited_ms={"tree": now_ms - emit_ms}))
+        for batch, place, _ in late:
+            self._close(batch, place, replace(failure, time_ms=now_ms, waited_ms={"tree": now_ms - batch.emit_ms}))
         self._oldest_ms = _FAR_FUTURE_MS if (oldest := self.oldest_emit_ms) is None else oldest
-        return late
+        return [root for _, _, root in late]
 
-    def _older_than(self, limit_ms: int) -> list[int]:
+    def _older_than(self, limit_ms: int) -> list[tuple[_Batch, int, int]]:
         late = []
-        for root, (_, emit_ms) in self._open.items():
-            if emit_ms >= limit_ms:  # emissions are in the order of time
+        for batch in self._batches.values():
+            if batch.emit_ms >= limit_ms:  # emissions are in the order of time
                 break
-            if self._renewed.get(root, emit_ms) < limit_ms:
-                late.append(root)
+            for place, root in batch.members():
+                if self._renewed.get(root, batch.emit_ms) < limit_ms:
+                    late.append((batch, place, root))
         return late
 
-    def _close(self, root: int, message_id: Any, failure: Failure | None) -> None:
+    def _close(self, batch: _Batch, place: int, failure: Failure | None) -> None:
+        root, message_id = split(batch.root) + place, batch.ids[place]
+        batch.ids[place] = _CLOSED
+        batch.open -= 1
+        self._count -= 1
         if self._renewed:
             self._renewed.pop(root, None)
             self._renewed_unwritten.pop(root, None)
-        journalled = root not in self._added
-        if not journalled:
-            del self._added[root]
+        journalled = batch.root not in self._added
+        if not batch.open:
+            del self._batches[batch.root]
+            self._added.pop(batch.root, None)
         if self._keeps_settled:
             outcome = self._settled[root] = Outcome(root, message_id, failure)
             self._due.append(outcome)
             self._unwritten.append(root)
-        elif journalled:  # a message that began and ended inside one epoch leaves no trace
+        elif journalled:
             self._gone.append(root)
 
     @property
@@ -231,33 +289,39 @@ class Pending:
         """Return the changes since the last call, as lists for msgpack; empty when there are none."""
         if not (self._added or self._unwritten or self._gone or self._renewed_unwritten):
             return []
-        settled = self._settled
-        opened = self._open
-        if self._renewed or self._renewed_unwritten:
-            added = [self._opened_row(root) for root in {**self._added, **self._renewed_unwritten}]
-        else:
-            added = [[root, *opened[root]] for root in self._added]
-        written = [_row(settled[root]) for root in self._unwritten if root in settled]
+        added = [row for root in self._added for row in self._rows(self._batches[root])]
+        for root in self._renewed_unwritten:
+            if batch_of(root) not in self._added:
+                added.append(self._member_row(self._batches[batch_of(root)], place_of(root), root))
+        written = [_row(self._settled[root]) for root in self._unwritten if root in self._settled]
         delta: Delta = [added, written, self._gone]
         self._added, self._renewed_unwritten, self._unwritten, self._gone = {}, {}, [], []
         return delta
 
-    def _opened_row(self, root: int) -> list[Any]:
-        return [root, *self._open[root], *([self._renewed[root]] if root in self._renewed else [])]
+    def _rows(self, batch: _Batch) -> list[list[Any]]:
+        """Rows of a batch's open messages: one for all, or one for each when some are not like the others."""
+        is_whole = batch.open == len(batch.ids)
+        if is_whole and (not self._renewed or not any(root in self._renewed for _, root in batch.members())):
+            return [[batch.root, batch.ids[:] if is_batch(batch.root) else batch.ids[0], batch.emit_ms]]
+        return [self._member_row(batch, place, root) for place, root in batch.members()]
+
+    def _member_row(self, batch: _Batch, place: int, root: int) -> list[Any]:
+        return [root, batch.ids[place], batch.emit_ms, *([self._renewed[root]] if root in self._renewed else [])]
 
     def snapshot(self) -> Snapshot:
         """Return all open messages as of the last delta; take the delta first."""
-        return [[self._opened_row(root) for root in self._open], [_row(outcome) for outcome in self._settled.values()]]
+        opened = [row for batch in self._batches.values() for row in self._rows(batch)]
+        return [opened, [_row(outcome) for outcome in self._settled.values()]]
 
     def load(self, snapshot: Any, deltas: Iterable[Any] = ()) -> None:
         """Become the spout task that wrote them; every callback that was not confirmed is due again.
 
         MalformedFrameError (and nothing changed) when one is not what `snapshot` and `take_delta` make.
         """
-        opened, settled = _replay(snapshot, deltas)
-        in_order = sorted(opened.items(), key=lambda item: item[1][1])
-        self._open = {root: (entry[0], entry[1]) for root, entry in in_order}
-        self._renewed = {root: entry[2] for root, entry in in_order if len(entry) > 2}
+        batches, renewed, settled = _replay(snapshot, deltas)
+        self._batches = {batch.root: batch for batch in sorted(batches.values(), key=lambda batch: batch.emit_ms)}
+        self._count = sum(batch.open for batch in batches.values())
+        self._renewed = {root: at_ms for root, at_ms in renewed.items() if root in self}
         self._renewed_unwritten = {}
         self._oldest_ms = _FAR_FUTURE_MS if (oldest := self.oldest_emit_ms) is None else oldest
         self._settled = settled if self._keeps_settled else {}
@@ -266,21 +330,56 @@ class Pending:
         self._added, self._unwritten, self._gone = {}, [], [] if self._keeps_settled else list(settled)
 
 
-def _replay(snapshot: Any, deltas: Iterable[Any]) -> tuple[dict[int, tuple[Any, ...]], dict[int, Outcome]]:
-    opened: dict[int, tuple[Any, ...]] = {}
+def open_messages(opened: Sequence[Sequence[Any]]) -> Iterator[int]:
+    """Roots of the messages in the first part of a snapshot."""
+    for root, ids, *_ in opened:
+        if is_batch(root):
+            yield from range(split(root), split(root) + len(ids))
+        else:
+            yield root
+
+
+def _replay(snapshot: Any, deltas: Iterable[Any]) -> tuple[dict[int, _Batch], dict[int, int], dict[int, Outcome]]:
+    batches: dict[int, _Batch] = {}
+    renewed: dict[int, int] = {}
     settled: dict[int, Outcome] = {}
     added, closed = _parts(snapshot, 2, "pending snapshot") if snapshot else ([], [])
     records: list[Any] = [(added, closed, [])]
     records += [_parts(delta, 3, f"pending delta {at}") for at, delta in enumerate(deltas) if delta]
     for added, closed, gone in records:
-        opened.update((row[0], tuple(row[1:])) for row in added)
+        for row in added:
+            _open(batches, renewed, *row)
         for root, message_id, row in closed:
-            opened.pop(root, None)
+            _shut(batches, root)
             settled[root] = Outcome(root, message_id, _failure(row))
         for root in gone:
-            opened.pop(root, None)
+            _shut(batches, root)
             settled.pop(root, None)
-    return opened, settled
+    for root, batch in list(batches.items()):
+        batch.open = sum(message_id is not _CLOSED for message_id in batch.ids)
+        if not batch.open:
+            del batches[root]
+    return batches, renewed, settled
+
+
+def _open(batches: dict[int, _Batch], renewed: dict[int, int], root: int, message_id: Any, emit_ms: int, *renewed_ms: int) -> None:
+    if is_batch(root):
+        batches[root] = _Batch(root, list(message_id), emit_ms)
+        return
+    batch, place = batches.setdefault(batch_of(root), _Batch(batch_of(root), [], emit_ms)), place_of(root)
+    batch.ids += [_CLOSED] * (place + 1 - len(batch.ids))
+    batch.ids[place] = message_id
+    for at_ms in renewed_ms:
+        renewed[root] = at_ms
+
+
+def _shut(batches: dict[int, _Batch], root: int) -> None:
+    """Close a message, or all that are left of a batch."""
+    batch, place = batches.get(batch_of(root)), place_of(root)
+    if batch is not None and is_batch(root):
+        del batches[root]
+    elif batch is not None and place < len(batch.ids):
+        batch.ids[place] = _CLOSED
 
 
 def _row(outcome: Outcome) -> list[Any]:
@@ -312,6 +411,8 @@ def _require_rows(rows: list[Any], last: type, name: str, is_renewable: bool = F
         if not is_row or any(type(value) is not last for value in row[2:]):
             raise MalformedFrameError(f"{name}: {row!r:.80} is not [root, message id, {last.__name__}]")
         _require_root(row[0], name)
+        if is_batch(row[0]) and (type(row[1]) is not list or not 0 < len(row[1]) <= PLACES or place_of(row[0]) or len(row) > 3):
+            raise MalformedFrameError(f"{name}: {row!r:.80} is not [root of a batch, message ids, {last.__name__}]")
 
 
 def _require_root(root: Any, name: str) -> None:

@@ -237,6 +237,13 @@ class TableLedger:
                 by_task.setdefault(task, []).append(root)
         return by_task
 
+    def tasks_of(self, roots: Column) -> list[int]:
+        """Return the spout task of each root; UNKNOWN_TASK for one that is not open, or whose init has not come."""
+        table = self._table
+        at = table.find(roots_of(roots, "__ack_ack"))
+        found: list[int] = np.where(at >= 0, table.tasks.take(np.maximum(at, 0)), UNKNOWN_TASK).tolist()
+        return found
+
     def take_delta(self) -> bytes:
         """Return the changes since the last call, for the epoch's journal; empty bytes when there are none.
 
@@ -252,7 +259,11 @@ class TableLedger:
 
     def snapshot(self) -> bytes:
         """Return everything open as bytes that replace all deltas taken so far; take the delta first."""
-        return pack_snapshot(self._table.entries_at(self._table.live_places()))
+        return pack_snapshot(self.entries())
+
+    def entries(self) -> Entries:
+        """Return everything open as columns."""
+        return self._table.entries_at(self._table.live_places())
 
     def load(self, snapshot: bytes, deltas: Iterable[bytes] = ()) -> None:
         """Become the ledger that wrote them, every entry in the newest bucket; MalformedFrameError changes nothing."""

@@ -7,7 +7,7 @@
 #include <Python.h>
 #include <structmember.h>
 
-#define CORE_VERSION 10 /* VERSION of compiled.py */
+#define CORE_VERSION 11 /* VERSION of compiled.py */
 #if PY_VERSION_HEX >= 0x030D0000 /* they have left the public headers */
 #define _PyDict_GetItem_KnownHash(dict, key, hash) PyDict_GetItemWithError(dict, key)
 #define _PyDict_SetItem_KnownHash(dict, key, value, hash) PyDict_SetItem(dict, key, value)
@@ -766,6 +766,95 @@ fold(PyObject *module, PyObject *const *args, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
+/* The root under which an acker tracks this one; twin: tracked of model/roots.py. */
+static inline long long
+tracked_of(long long root)
+{
+    return root >> 61 == 1 ? root & ~1023LL : root;
+}
+
+static int
+put_last_row(PyObject *found, long long root, Py_ssize_t place)
+{
+    PyObject *key = PyLong_FromLongLong(root), *value = PyLong_FromSsize_t(place);
+    int failed = key == NULL || value == NULL || PyDict_SetItem(found, key, value) < 0;
+    Py_XDECREF(key);
+    Py_XDECREF(value);
+    return failed ? -1 : 0;
+}
+
+/* A root of a row; -1 with an error. */
+static long long
+root_of(PyObject *root)
+{
+    long long number = PyLong_CheckExact(root) ? PyLong_AsLongLong(root) : -1;
+    if (number < 0 && !PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "a root is no whole number from 0 on");
+    return number;
+}
+
+PyDoc_STRVAR(last_rows_doc, "last_rows(roots, lengths): the place of the last row of each tracked root, of runs of rows.\n\n"
+                            "Twin: RootRuns of transport/frames.py.");
+
+static PyObject *
+last_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "last_rows takes roots and lengths");
+        return NULL;
+    }
+    PyObject *roots = PySequence_Fast(args[0], "roots are a sequence"), *found = PyDict_New();
+    PyObject *lengths = roots == NULL ? NULL : PySequence_Fast(args[1], "lengths are a sequence");
+    Py_ssize_t stop = 0, last_stop = 0;
+    long long last = 0; /* most neighbours are of one batch: its last row is put down when another one comes */
+    if (roots == NULL || lengths == NULL || found == NULL)
+        goto failed;
+    if (PySequence_Fast_GET_SIZE(roots) != PySequence_Fast_GET_SIZE(lengths)) {
+        PyErr_SetString(PyExc_ValueError, "roots and lengths of different runs");
+        goto failed;
+    }
+    for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(roots); at++) {
+        PyObject *of_run = PySequence_Fast_GET_ITEM(roots, at);
+        Py_ssize_t length = PyLong_AsSsize_t(PySequence_Fast_GET_ITEM(lengths, at));
+        if (length < 0 || length > PY_SSIZE_T_MAX - stop) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_ValueError, "a run of no length that rows have");
+            goto failed;
+        }
+        stop += length;
+        if (PyTuple_CheckExact(of_run)) {
+            if (last != 0 && put_last_row(found, last, last_stop - 1) < 0)
+                goto failed;
+            last = 0;
+            for (Py_ssize_t each = 0; each < PyTuple_GET_SIZE(of_run); each++) {
+                long long root = root_of(PyTuple_GET_ITEM(of_run, each));
+                if (root < 0 || (root > 0 && put_last_row(found, tracked_of(root), stop - 1) < 0))
+                    goto failed;
+            }
+            continue;
+        }
+        long long root = root_of(of_run);
+        if (root < 0)
+            goto failed;
+        if (tracked_of(root) != last) {
+            if (last != 0 && put_last_row(found, last, last_stop - 1) < 0)
+                goto failed;
+            last = tracked_of(root);
+        }
+        last_stop = stop;
+    }
+    if (last != 0 && put_last_row(found, last, last_stop - 1) < 0)
+        goto failed;
+    Py_DECREF(roots);
+    Py_DECREF(lengths);
+    return found;
+failed:
+    Py_XDECREF(roots);
+    Py_XDECREF(lengths);
+    Py_XDECREF(found);
+    return NULL;
+}
+
 PyDoc_STRVAR(split_doc,
              "split(rows): a list per field, the roots, and whether all rows are of one source; None for rows of several widths.\n\n"
              "Twin: encode_rows of transport/frames.py.");
@@ -944,6 +1033,7 @@ static PyMethodDef functions[] = {
     {"run_rows", (PyCFunction)(void (*)(void))run_rows, METH_FASTCALL, run_rows_doc},
     {"fold_cells", (PyCFunction)(void (*)(void))fold_cells, METH_FASTCALL, fold_cells_doc},
     {"fold", (PyCFunction)(void (*)(void))fold, METH_FASTCALL, fold_doc},
+    {"last_rows", (PyCFunction)(void (*)(void))last_rows, METH_FASTCALL, last_rows_doc},
     {"weigh", (PyCFunction)(void (*)(void))weigh, METH_FASTCALL, weigh_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -6,7 +6,9 @@ import contextlib
 from collections import Counter
 from collections.abc import Mapping
 
+from sparkstorm.acking.pending import open_messages
 from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.model.roots import split
 from sparkstorm.model.topology import LATE_PREFIX
 from sparkstorm.model.tuples import Roots, each_root
 from sparkstorm.model.values.codec import Codec
@@ -31,14 +33,14 @@ class WaitingRows:
         self._edge_by_frame: dict[bytes, tuple[int, str, int]] = {}
 
     def require_done(self, store: LocalStore, codec: Codec, acked: set[int]) -> None:
-        """AssertionError when a row of one of these trees waits."""
+        """AssertionError when a row of one of these trees waits; members of batches by their split roots."""
         for task, keys in store.task_keys.items() if acked else ():
             for at, (number, frame) in enumerate(keys.stream):
                 done = keys.cursor.row if at == 0 else 0
-                waiting = acked.intersection(root for roots in self._roots(codec, frame)[done:] for root in each_root(roots))
+                waiting = acked.intersection(split(root) for roots in self._roots(codec, frame)[done:] for root in each_root(roots))
                 assert not waiting, f"root {min(waiting)} is acked, and a row of it waits in entry {number} of task {task}"
             for key, held in keys.held.items():
-                waiting = acked.intersection(each_root(as_roots(codec.unpack(held)[_ROOTS_OF_HELD])))
+                waiting = acked.intersection(map(split, each_root(as_roots(codec.unpack(held)[_ROOTS_OF_HELD]))))
                 assert not waiting, f"root {min(waiting)} is acked, and input {key} of it is held by task {task}"
 
     def count(self, store: LocalStore, codec: Codec, component_by_task: Mapping[int, str]) -> Counter[Edge]:
@@ -148,7 +150,7 @@ class Invariants:
             assert process.worker is not None
             for task, spout in process.worker.task_set.spouts.items():
                 opened, settled = spout.pending.snapshot()
-                for root, *_ in [*opened, *settled]:
+                for root in [*open_messages(opened), *(root for root, *_ in settled)]:
                     assert root not in owner_by_root, f"root {root} is at tasks {owner_by_root[root]} and {task}"
                     owner_by_root[root] = task
                 acked |= acked_roots(spout)

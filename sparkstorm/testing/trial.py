@@ -388,6 +388,8 @@ def _drawn_conf(chance: random.Random) -> dict[str, Any]:
         "topology.max.spout.pending": chance.choice((None, 3, 10)),
         "topology.store.loss": "continue",
         "topology.store.tail.secs": 1,
+        "topology.acker.batch.size": chance.choice((1, 2, 512)),
+        "topology.acker.batch.split.ms": chance.choice((0, 30, 5000)),
     }
 
 

@@ -6,8 +6,8 @@ then msgpack; ids and roots are columns of little-endian 64-bit integers, values
 reads the birth where it stands.
 
 A block has the rows of one channel (component and stream) for one task: their senders, roots as runs (a root, or
-several, and their rows), and one edge id, which stands for the block in the value of each of its roots until the last
-row of that root is consumed.
+several, and their rows), and one edge id, which stands for the block in the value of each root that is tracked (a batch of
+trees has one, model/roots.py) until the last row of that root is consumed.
 Left out: pickle and Storm's Kryo, which make objects of what they read; Arrow for all rows, whose schema takes more bytes than
 a row; an edge id per row (decision 6); one entry for the tasks of a worker (decision 7).
 """
@@ -28,6 +28,7 @@ import numpy.typing as npt
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.model.compiled import core
 from sparkstorm.model.failure import Failure, pack_failures, unpack_failures
+from sparkstorm.model.roots import tracked
 from sparkstorm.model.tuples import Roots, Source, each_root
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport.batch_columns import pack_columns, unpack_columns
@@ -36,15 +37,15 @@ Ids = npt.NDArray[np.uint64]
 Row = tuple[tuple[Any, ...], Roots, Source]
 """Values, roots and source of a tuple on its way."""
 Ends = Sequence[tuple[int, int]]
-"""(root, place of its last row in the block), ascending by place."""
+"""(tracked root, place of its last row in the block), ascending by place."""
 
 DrawEdge = Callable[[Collection[int]], int]
-"""Draws the edge id of a block with these roots."""
+"""Draws the edge id of a block with these tracked roots."""
 
 # A greater number refuses what older workers have written, at the claim and in one sentence. Frames
 # of two versions side by side would need both readers for ever; a run is finished with the version
 # that began it.
-VERSION = 2
+VERSION = 3
 ROWS, MESSAGES, SETTLED, REPLAYED = 1, 2, 3, 4  # REPLAYED: one row of a dead letter, put back by people
 # Entries are cut at 256 kB, so that only one large row comes near. It bounds what a reader takes in
 # before it can check anything. Half refuses rows that are allowed.
@@ -99,27 +100,23 @@ class RootRuns:
         return cls([root for root, _ in runs], [length for _, length in runs])
 
     def distinct(self) -> Collection[int]:
-        """Return every root once; 0, which is no root, is left out."""
-        if _has_tuple(self.roots):
-            found = dict.fromkeys(root for roots in self.roots for root in each_root(roots))
-        else:
-            found = dict.fromkeys(self.roots)  # type: ignore[arg-type]
-        found.pop(0, None)
-        return found
+        """Return every tracked root once; 0, which is no root, is left out."""
+        return self._last_rows()
 
     def ends(self) -> Ends:
-        """Return each distinct root with the place of its last row; 0, which is no root, is left out."""
-        places = [end - 1 for end in accumulate(self.lengths)]
-        is_single = not _has_tuple(self.roots)
-        if is_single:
-            last: dict[int, int] = dict(zip(self.roots, places, strict=True))  # type: ignore[arg-type]
-        else:
-            last = {root: place for roots, place in zip(self.roots, places, strict=True) for root in each_root(roots)}
-        # A root that comes back moves its place but not its turn in the mapping; only then is there
-        # something to sort.
-        is_sorted = is_single and len(last) == len(self.roots)
-        last.pop(0, None)
-        return list(last.items()) if is_sorted else sorted(last.items(), key=itemgetter(1))
+        """Return each distinct tracked root with the place of its last row; 0, which is no root, is left out."""
+        return sorted(self._last_rows().items(), key=itemgetter(1))
+
+    def _last_rows(self) -> dict[int, int]:
+        if core is not None:
+            found: dict[int, int] = core.last_rows(self.roots, self.lengths)
+            return found
+        last: dict[int, int] = {}
+        for roots, end in zip(self.roots, accumulate(self.lengths), strict=True):
+            for root in each_root(roots):
+                if root:
+                    last[tracked(root)] = end - 1
+        return last
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +158,13 @@ class AckerMessages:
 
 @dataclass(frozen=True, slots=True)
 class SettledRoots:
-    """Message of an acker to a spout task: trees fully processed, and trees that failed and why."""
+    """Message of an acker to a spout task: trees and batches fully processed, and trees that failed and why."""
 
     acked: list[int]
     failed: dict[int, Failure]
     oldest_ms: int = 0  # as in AckerMessages
     renewed: list[int] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)  # split roots of acked batches: not acked with these
 
     def __len__(self) -> int:
         return len(self.acked) + len(self.failed) + len(self.renewed)
@@ -315,9 +313,8 @@ def encode_messages(codec: Codec, messages: AckerMessages) -> bytes:
 
 def encode_settled(codec: Codec, settled: SettledRoots) -> bytes:
     """Bytes of an acker's verdicts for one spout task."""
-    return _framed(
-        SETTLED, settled.oldest_ms, codec.pack([_column(settled.acked), pack_failures(settled.failed), _column(settled.renewed)])
-    )
+    body = [_column(settled.acked), pack_failures(settled.failed), _column(settled.renewed), _column(settled.kept)]
+    return _framed(SETTLED, settled.oldest_ms, codec.pack(body))
 
 
 def decode(codec: Codec, data: bytes, kind: int = 0) -> Frame:
@@ -407,9 +404,9 @@ def _decode_messages(body: list[Any], oldest_ms: int) -> AckerMessages:
 
 
 def _decode_settled(body: list[Any], oldest_ms: int) -> SettledRoots:
-    acked, failed, renewed = body
-    roots, reset = _ids(acked, 1, "a root"), _ids(renewed, 1, "a root")
-    return SettledRoots(roots, unpack_failures(failed, ID_LIMIT), oldest_ms, reset)
+    acked, failed, renewed, kept = body
+    roots, reset, left = (_ids(column, 1, "a root") for column in (acked, renewed, kept))
+    return SettledRoots(roots, unpack_failures(failed, ID_LIMIT), oldest_ms, reset, left)
 
 
 def _decode_replayed(body: list[Any], oldest_ms: int) -> RowFrame:

@@ -17,7 +17,8 @@ from sparkstorm.executor.emitter import weigh
 from sparkstorm.executor.pieces import count_rows, is_piece, sliced
 from sparkstorm.executor.sink_runner import SinkRunner
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.model.failure import Failure
+from sparkstorm.grouping.routes import Rows
+from sparkstorm.model.roots import split_roots
 from sparkstorm.model.values.unfolding import require_bounded
 from sparkstorm.settings import EpochSettings
 from sparkstorm.tasks.journal import Whole
@@ -53,6 +54,7 @@ class CommitBuilder:
         self._edge = parts.counters.edge
         self._timed = [(sender, sender.time) for sender in self._task_set.senders() if sender.time is not None]
         self._ackers = self._plan.ackers
+        self._split_ms = self._plan.settings.batch_split_ms
         self._most_bytes = EpochSettings.of(self._plan.conf).bytes * _BUDGETS
         self._leaving = 0
         self.latencies_ms: list[int] = []
@@ -88,6 +90,8 @@ class CommitBuilder:
             flow = block.flow = self._edge(block.component, block.stream, self._plan.component_by_task[task])
         flow.sent += count_rows(block.rows) if block.has_pieces else len(block.rows)
         oldest_ms = block.births.oldest_ms or self._now_ms()
+        if epoch.is_tracking and self._now_ms() - oldest_ms >= self._split_ms:
+            _split_off(block.rows)
         for rows in _cut(block):
             for data in self._encoded(epoch, block, oldest_ms, rows):
                 self._require_bounded(block, commit, len(data))
@@ -151,7 +155,7 @@ class CommitBuilder:
             held = bolt.held[key]
             # An edge of its own: the entry that it came with is consumed now, and its edge leaves
             # the trees (decision 3).
-            held.edge = held.edge or epoch.hold(held.tuple.roots)
+            held.edge = held.edge or epoch.hold(held.tuple)
             commit.held.append((bolt.task, key, held.encode(self._plan.codec)))
             held.is_stored = True
         commit.released += [(bolt.task, key) for key in bolt.released]
@@ -162,7 +166,8 @@ class CommitBuilder:
             commit.low_ms = min(waiting_ms, commit.low_ms or waiting_ms)
 
     def _tell_ackers(self, epoch: Epoch, commit: Commit) -> None:
-        self._address_messages(epoch)
+        for spout_task, verdict in epoch.address(self._ackers).items():
+            self._settle_here(spout_task, verdict)
         oldest_ms = self._oldest_ms()
         for messages in epoch.messages.values():
             # Time-outs are held back by what waits in any stream, acks on their way included.
@@ -176,13 +181,12 @@ class CommitBuilder:
                 heard.append(epoch.messages.pop(task))
             verdicts += acker.apply(heard).items()
         for spout_task, verdict in verdicts:
-            told = self._task_set.spouts.get(spout_task)
             # A spout of this worker hears it at once: its pending messages are part of this very
             # commit.
-            if told is None:
+            if spout_task not in self._task_set.spouts:
                 commit.frames.append((spout_task, frames.encode_settled(self._plan.codec, verdict), 0))
             else:
-                self.latencies_ms += told.settle(verdict.acked, verdict.failed, self._now_ms(), verdict.renewed)
+                self._settle_here(spout_task, verdict)
         for acker_task, messages in epoch.messages.items():
             commit.frames.append((acker_task, frames.encode_messages(self._plan.codec, messages), 0))
 
@@ -203,53 +207,8 @@ class CommitBuilder:
             if isinstance(verdict, SettledRoots)
         ]
 
-    def _address_messages(self, epoch: Epoch) -> None:
-        """Sort edges and failures by acker; trees that began and ended in this epoch go straight to their spout."""
-        edges, failed = epoch.take_edges(), epoch.failed
-        begun: list[int] = []
-        values: list[int] = []
-        spout_tasks: list[int] = []
-        ended: dict[int, list[int]] = {}
-        take_edge = edges.pop
-        for root, spout_task in epoch.births.items():
-            value = take_edge(root, 0)
-            # Before the test of its value: a tree that failed inside the epoch may stand at zero,
-            # and would count as acked.
-            if failed and root in failed:
-                self._settle_here(spout_task, [], {root: failed.pop(root)})
-            elif value:
-                begun.append(root)
-                values.append(value)
-                spout_tasks.append(spout_task)
-            else:
-                ended.setdefault(spout_task, []).append(root)
-        for spout_task, roots in ended.items():
-            self._settle_here(spout_task, roots, {})
-        if begun:
-            for messages, part in self._by_acker(epoch, begun, values, spout_tasks):
-                messages.init_roots, messages.init_values, messages.init_tasks = part
-        if edges:
-            for messages, part in self._by_acker(epoch, list(edges), list(edges.values())):
-                messages.ack_roots, messages.ack_values = part
-        for root, failure in failed.items():
-            epoch.messages_to(self._ackers[root % len(self._ackers)]).failures[root] = failure
-        if reset := epoch.renewed - epoch.births.keys():
-            for messages, part in self._by_acker(epoch, list(reset)):
-                (messages.renewed,) = part
-
-    def _by_acker(self, epoch: Epoch, *columns: list[int]) -> Iterator[tuple[AckerMessages, tuple[list[int], ...]]]:
-        """Yield the messages of each acker with its rows of these columns, the first of which are roots."""
-        count = len(self._ackers)
-        homes = [root % count for root in columns[0]]
-        # Column by column in lists: numpy takes twice as long for 48 roots (four ackers, 27 us against
-        # 16) and a sixth less for 4,000; a tuple for each row takes twice as long for 4,000.
-        divided = [_divided(column, homes, count) for column in columns]
-        for acker, part in zip(self._ackers, zip(*divided, strict=True), strict=True):
-            if part[0]:
-                yield epoch.messages_to(acker), part
-
-    def _settle_here(self, spout_task: int, acked: list[int], failed: dict[int, Failure]) -> None:
-        self.latencies_ms += self._task_set.spouts[spout_task].settle(acked, failed, self._now_ms())
+    def _settle_here(self, spout_task: int, verdict: SettledRoots) -> None:
+        self.latencies_ms += self._task_set.spouts[spout_task].settle(verdict, self._now_ms())
 
     def _write_journals(self, commit: Commit) -> None:
         journals = self._task_set.journals
@@ -279,13 +238,9 @@ class CommitBuilder:
             journals[task].write(commit, delta, partial(_whole_of_bolt, bolt))
 
 
-def _divided(column: list[int], homes: list[int], count: int) -> list[list[int]]:
-    """Return the numbers of a column by home."""
-    parts: list[list[int]] = [[] for _ in range(count)]
-    put = [part.append for part in parts]
-    for home, number in zip(homes, column, strict=True):
-        put[home](number)
-    return parts
+def _split_off(rows: Rows) -> None:
+    """Let late rows leave their batches, which need not wait for what descends from them, such as in a loop."""
+    rows[:] = [(values, split_roots(roots), source) for values, roots, source in rows]
 
 
 def _cut(block: OpenBlock) -> Iterator[Sequence[Row]]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from sparkstorm.acking import DictLedger, TableLedger
+from sparkstorm.acking import DictLedger, TableLedger, TreeBatches
 from sparkstorm.model import compiled
 from tests.acking.messages import MakeLedger
 
 
-@pytest.fixture(params=["dict", "table"])
+@pytest.fixture(params=["dict", "table", "batches"])
 def make(request: pytest.FixtureRequest) -> MakeLedger:
     """Makes an empty ledger of each kind."""
     if request.param == "dict":
         return DictLedger
+    if request.param == "batches":
+        return TreeBatches
     if compiled.core is None:
         pytest.skip(compiled.description)
     return TableLedger

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from sparkstorm.acking import Ledger, Settled
+from sparkstorm.acking import Ledger, Settled, TreeBatches
 from sparkstorm.acking.journal import replay
 
-MakeLedger: TypeAlias = Callable[[], Ledger]
+AnyLedger: TypeAlias = Ledger | TreeBatches
+MakeLedger: TypeAlias = Callable[[], AnyLedger]
 
 
-def init(ledger: Ledger, *rows: tuple[int, int, int]) -> Settled:
+def init(ledger: AnyLedger, *rows: tuple[int, int, int]) -> Settled:
     roots, values, tasks = zip(*rows, strict=True)
     return ledger.apply(inits=(roots, values, tasks))
 
 
-def ack(ledger: Ledger, *rows: tuple[int, int]) -> Settled:
+def ack(ledger: AnyLedger, *rows: tuple[int, int]) -> Settled:
     roots, values = zip(*rows, strict=True)
     return ledger.apply(acks=(roots, values))
 
 
-def fail(ledger: Ledger, *roots: int) -> Settled:
+def fail(ledger: AnyLedger, *roots: int) -> Settled:
     return ledger.apply(fails=roots)
 
 
@@ -33,6 +34,6 @@ def failed(settled: Settled) -> list[tuple[int, int]]:
     return sorted(zip(settled.failed_roots.tolist(), settled.failed_tasks.tolist(), strict=True))
 
 
-def rows_of(ledger: Ledger) -> list[tuple[int, int, int, int]]:
+def rows_of(ledger: AnyLedger) -> list[tuple[int, int, int, int]]:
     """Return all open roots as (root, value, spout task, flags), in the order of roots."""
     return sorted(zip(*(column.tolist() for column in replay(ledger.snapshot(), ())), strict=True))

@@ -7,14 +7,14 @@ import struct
 
 import pytest
 
-from sparkstorm.acking import DictLedger, Ledger
+from sparkstorm.acking import DictLedger
 from sparkstorm.errors import MalformedFrameError
-from tests.acking.messages import MakeLedger, ack, acked, fail, failed, init, rows_of
+from tests.acking.messages import AnyLedger, MakeLedger, ack, acked, fail, failed, init, rows_of
 
 TASK = 5
 
 
-def reloaded(make: MakeLedger, snapshot: bytes, *deltas: bytes) -> Ledger:
+def reloaded(make: MakeLedger, snapshot: bytes, *deltas: bytes) -> AnyLedger:
     ledger = make()
     ledger.load(snapshot, deltas)
     return ledger
@@ -184,7 +184,7 @@ def test_random_histories_reload_to_the_same_ledger_at_every_epoch(make: MakeLed
         assert rows_of(reloaded(make, snapshot, *deltas)) == rows_of(ledger)
 
 
-def _say_something(ledger: Ledger, rng: random.Random) -> None:
+def _say_something(ledger: AnyLedger, rng: random.Random) -> None:
     root, value = rng.randrange(1, 12), rng.randrange(4)
     match rng.randrange(3):
         case 0:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sparkstorm.acking import DictLedger, Ledger, new_ledger
 from sparkstorm.errors import MalformedFrameError
 from tests.acking.messages import MakeLedger, ack, acked, fail, failed, init
 
@@ -225,8 +226,9 @@ def test_an_empty_batch_settles_nothing(make: MakeLedger) -> None:
     assert not make().apply()
 
 
-def test_a_fresh_ledger_has_no_bytes_per_root(make: MakeLedger) -> None:
-    ledger = make()
+@pytest.mark.parametrize("kind", [DictLedger, new_ledger])
+def test_a_fresh_ledger_has_no_bytes_per_root(kind: Callable[[], Ledger]) -> None:
+    ledger = kind()
     assert ledger.bytes_per_root() == 0.0
     ack(ledger, (1, 2))
     assert ledger.bytes_per_root() > 20

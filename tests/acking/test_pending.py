@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import ormsgpack
 import pytest
 
 from sparkstorm.acking import Outcome, Pending
+from sparkstorm.acking.pending import open_messages
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.model.failure import Failure, FailureKind
+from sparkstorm.model.roots import batch_root, split, tree_root
 
 FAILED = Failure(FailureKind.FAILED, "no", "bolt", 3)
 
@@ -237,6 +240,11 @@ def test_callbacks_made_before_their_delta_was_taken_leave_nothing_behind() -> N
         [[[1 << 63, "a", 0]], [], []],
         [[[True, "a", 0]], [], []],
         [[[1, "a", "now"]], [], []],
+        [[[1 << 61, "a", 0]], [], []],
+        [[[1 << 61, [], 0]], [], []],
+        [[[1 << 61, ["a"] * 1025, 0]], [], []],
+        [[[1 << 61 | 1, ["a"], 0]], [], []],
+        [[[1 << 61, ["a"], 0, 0]], [], []],
         [[], [[1, "a", 0]], []],
         [[], ["abc"], []],
         [[], [[1, "a", ["failed"]]], []],
@@ -256,3 +264,76 @@ def test_a_delta_that_is_not_ours_is_refused_and_changes_nothing(record: Any) ->
 def test_a_snapshot_that_is_not_ours_is_refused(snapshot: Any) -> None:
     with pytest.raises(MalformedFrameError, match="pending snapshot"):
         Pending().load(snapshot)
+
+
+class ByMessage:
+    """Pending messages one by one: what a batch must not change of them."""
+
+    def __init__(self, needs_callbacks: bool) -> None:
+        self.open: dict[int, tuple[Any, int, int]] = {}  # message id, emission, renewal
+        self.outcomes: list[Outcome] = []
+        self.needs_callbacks = needs_callbacks
+
+    def close(self, roots: list[int], kind: FailureKind | None) -> int:
+        found = [(root, self.open.pop(root)[0]) for root in roots if root in self.open]
+        for root, message_id in found if self.needs_callbacks else ():
+            self.outcomes.append(Outcome(root, message_id, None if kind is None else Failure(kind, "why")))
+        return len(found)
+
+
+@pytest.mark.parametrize("size", [1, 2, 512])
+@pytest.mark.parametrize("seed", range(8))
+def test_messages_of_a_batch_are_settled_as_if_each_were_alone(seed: int, size: int) -> None:
+    chance, needs_callbacks = random.Random(seed), seed % 2 == 0
+    pending, plain, now_ms = Pending(needs_callbacks=needs_callbacks), ByMessage(needs_callbacks), 0
+    snapshot, deltas, told = list[Any](), list[Any](), list[Outcome]()
+    members: dict[int, list[int]] = {}  # of all batches so far
+    for number in range(1, 120):
+        now_ms += chance.randrange(5)
+        match chance.randrange(7):
+            case 0 | 1:
+                ids = [f"m{number}-{n}" for n in range(chance.randint(1, min(size, 20)))]
+                root = tree_root(number) if size == 1 else batch_root(number << 10)
+                members[root] = [split(root) + place for place in range(len(ids))]
+                plain.open |= {member: (name, now_ms, now_ms) for member, name in zip(members[root], ids, strict=True)}
+                pending.add_batch(root, ids, now_ms)
+            case 2 if members:
+                root = chance.choice(list(members))
+                kept = chance.sample(members[root], chance.randint(0, len(members[root]) - 1)) if chance.random() < 0.5 else []
+                ended = [member for member in members[root] if member not in kept]
+                latencies = [now_ms - plain.open[member][1] for member in ended if member in plain.open]
+                plain.close(ended, None)
+                assert pending.settle([root], [], now_ms, kept=kept) == (len(latencies), 0, latencies)
+            case 3 | 4 if members:
+                roots = [chance.choice(chance.choice(list(members.values()))) for _ in range(3)]
+                acked, lost = roots[:2], roots[2:]
+                done = plain.close(acked, None), plain.close(lost, FailureKind.FAILED)
+                assert pending.settle(acked, lost, now_ms, Failure(FailureKind.FAILED, "why"))[:2] == done
+            case 5 if members:
+                root = chance.choice(chance.choice(list(members.values())))
+                pending.renew([root], now_ms)
+                if root in plain.open:
+                    plain.open[root] = (*plain.open[root][:2], now_ms)
+            case 6:
+                late = [root for root, (_, _, renewed_ms) in plain.open.items() if renewed_ms <= now_ms - 60]
+                assert sorted(pending.expire(now_ms, 60, None, Failure(FailureKind.TIMED_OUT, "why"))) == sorted(late)
+                plain.close(late, FailureKind.TIMED_OUT)
+        told += pending.take_callbacks()
+        deltas.append(pending.take_delta())
+        if chance.random() < 0.1:
+            snapshot, deltas = pending.snapshot(), []
+        if chance.random() < 0.3:
+            pending = restarted(*deltas, snapshot=snapshot, needs_callbacks=needs_callbacks)
+            assert len(pending.take_callbacks()) == len(told)
+        assert len(pending) == len(plain.open)
+        assert sorted(open_messages(pending.snapshot()[0])) == sorted(plain.open)
+        assert pending.oldest_emit_ms == min((emit_ms for _, emit_ms, _ in plain.open.values()), default=None)
+    outcomes = {o.root: (o.message_id, why(o)) for o in told}
+    assert outcomes == {o.root: (o.message_id, why(o)) for o in plain.outcomes}
+    assert len(told) == len(outcomes) == len(plain.outcomes) and (told or not needs_callbacks)
+    pending.confirm(told)
+    assert not restarted(*deltas, pending.take_delta(), snapshot=snapshot, needs_callbacks=needs_callbacks).take_callbacks()
+
+
+def test_a_batch_takes_an_eighth_of_the_limit() -> None:
+    assert [Pending(limit).batch_size(512) for limit in (None, 5000, 1000, 8, 5)] == [512, 512, 125, 1, 1]

@@ -25,7 +25,8 @@ from sparkstorm.executor.state import Cells, MemoryState, noting
 from sparkstorm.grouping import routes
 from sparkstorm.grouping.routes import own_targets
 from sparkstorm.model import compiled
-from sparkstorm.model.tuples import Source
+from sparkstorm.model.roots import tracked
+from sparkstorm.model.tuples import Source, each_root
 from sparkstorm.model.values.codec import SCALARS, Codec
 from sparkstorm.testing import FeederSpout
 from sparkstorm.transport import connection, frames
@@ -268,6 +269,24 @@ def test_edges_are_folded(each_core: str) -> None:
         for root in distinct:
             values[root] = values.get(root, 0) ^ edge
     assert epoch.value_by_root == values
+
+
+def test_last_rows_of_tracked_roots_are_found(each_core: str) -> None:
+    chance = random.Random(4)
+    kinds = [0, 5, 1 << 62, *(kind << 61 | batch << 10 for kind in (1, 3) for batch in range(3))]
+
+    def root() -> int:
+        kind = chance.choice(kinds)
+        return kind and kind + chance.randrange(3)
+
+    for _ in range(200):
+        runs: list[Any] = [root() if chance.random() < 0.8 else (root(), root() or 7) for _ in range(chance.randrange(12))]
+        lengths = [chance.randint(1, 3) for _ in runs]
+        by_row = [each for each, length in zip(runs, lengths, strict=True) for _ in range(length)]
+        last = {tracked(one): place for place, each in enumerate(by_row) for one in each_root(each) if one}
+        found = frames.RootRuns(chance.choice([runs, tuple(runs)]), lengths)
+        assert found.distinct() == last
+        assert found.ends() == sorted(last.items(), key=lambda end: end[1])
 
 
 def test_blocks_have_the_bytes_of_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:

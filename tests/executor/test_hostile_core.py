@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from random import Random
@@ -243,10 +244,19 @@ def test_what_is_no_bytes_and_no_limit_is_not_weighed(arguments: tuple[Any, ...]
         core.weigh(*arguments)
 
 
+@pytest.mark.parametrize("arguments", [
+    (), ([1],), ([1], None), (None, [1]), ([1, 2], [1]), ([1], [-1]), ([1], ["1"]), (["1"], [1]), ([-1], [1]), ([1 << 63], [1]),
+    ([(1, -1)], [1]), ([(1, "2")], [1]), ([1, 1], [sys.maxsize, 1]), ([1], [1 << 63]), ([1.5], [1]),
+])  # fmt: skip
+def test_runs_that_are_none_have_no_last_rows(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises((TypeError, ValueError, OverflowError)):
+        core.last_rows(*arguments)
+
+
 @pytest.mark.parametrize("unit", [b"\xc0", b"\xe0", b"\x90", b"\x81\xe0", b"\xcd\xff\xff", b"\xa1a"], ids=bytes.hex)
 def test_a_frame_is_refused_without_the_memory_of_its_values(unit: bytes) -> None:
     count = (60 << 20) // len(unit)
-    data = b"SF\x02\x01" + bytes(8) + b"\xdd" + count.to_bytes(4, "big") + unit * count
+    data = b"SF\x03\x01" + bytes(8) + b"\xdd" + count.to_bytes(4, "big") + unit * count
     tracemalloc.start()
     with pytest.raises(MalformedFrameError, match=f"values of {len(data) - 12} bytes that would take more than 384 MiB of memory"):
         frames.decode(Codec(), data)

@@ -21,6 +21,7 @@ HELD = (*COMMITS, "tests/worker/test_failures.py", "tests/worker/test_delivery.p
 JOURNAL = ("tests/worker/test_journal.py", *COMMITS)
 LEDGER = ("tests/acking/test_ledger_laws.py", "tests/acking/test_ledger_journal.py", "tests/acking/test_ledgers_agree.py")
 PENDING = ("tests/acking/test_pending.py", *COMMITS)
+TREES = ("tests/acking/test_tree_batches.py", "tests/worker/test_tree_batches.py", *ACKS)
 TWIN = ("tests/contracts/test_transport.py", *COMMITS)
 REDIS = ("tests/contracts/test_transport.py", "tests/transport/test_damaged_stores.py")
 PRESSURE = ("tests/worker/test_backpressure.py", *COMMITS)
@@ -30,6 +31,7 @@ _COMMIT, _CLAIM = "transport/commit.lua", "transport/claim.lua"
 _BUILDER, _EPOCH, _INBOX = "worker/epoch_commit.py", "worker/epoch.py", "worker/tasks/inbox.py"
 _ACKER, _BOLT, _HELD = "worker/tasks/acker_task.py", "worker/tasks/bolt_task.py", "worker/tasks/bolt_task.py"
 _JOURNAL, _LEDGER, _TABLE = "tasks/journal.py", "acking/ledger.py", "acking/table_ledger.py"
+_BATCHES = "acking/tree_batches.py"
 _PENDING, _LOCAL, _COMMITS, _SPOUT = "acking/pending.py", "transport/local.py", "worker/commits.py", "worker/tasks/spout_task.py"
 
 MUTANTS = (
@@ -49,16 +51,20 @@ MUTANTS = (
     Mutant(_BUILDER, "commit.frames.append((task, data, len(data)))",
            "commit.frames.append((task, data, 0))", PRESSURE),
     Mutant(_BUILDER, "commit.released += [(bolt.task, key) for key in bolt.released]", "pass", COMMITS),
-    Mutant(_BUILDER, "held.edge = held.edge or epoch.hold(held.tuple.roots)",
-           "held.edge = epoch.hold(held.tuple.roots)", HELD),
+    Mutant(_BUILDER, "held.edge = held.edge or epoch.hold(held.tuple)", "held.edge = epoch.hold(held.tuple)", HELD),
     Mutant(_BUILDER, "held.is_stored = True", "pass", COMMITS),
     Mutant(_BUILDER, "verdicts = self._read_verdicts()", "verdicts = list[tuple[int, SettledRoots]]()", COMMITS),
-    Mutant(_BUILDER, "elif value:", "elif value and root % 2:", COMMITS),
-    Mutant(_BUILDER, "self._settle_here(spout_task, [], {root: failed.pop(root)})", "failed.pop(root)", ACKS),
-    Mutant(_BUILDER, "self._settle_here(spout_task, roots, {})", "pass", COMMITS),
-    Mutant(_BUILDER, "messages.ack_roots, messages.ack_values = part", "pass", COMMITS),
-    Mutant(_BUILDER, "epoch.messages_to(self._ackers[root % len(self._ackers)]).failures[root] = failure",
-           "pass", COMMITS),
+    Mutant(_BUILDER, "_split_off(block.rows)", "pass", ACKS),
+    Mutant(_EPOCH, "if value and not (failed and root in failed):", "if value and root % 2:", TREES),
+    Mutant(_EPOCH, "verdict.failed[root] = failed.pop(root)", "failed.pop(root)", ACKS),
+    Mutant(_EPOCH, "verdict.acked.append(root)", "pass", COMMITS),
+    Mutant(_EPOCH, "verdict.kept.append(split_root)", "pass", TREES),
+    Mutant(_EPOCH, "messages.ack_roots, messages.ack_values = part", "pass", COMMITS),
+    Mutant(_EPOCH, "self.messages_to(ackers[home_of(root, len(ackers))]).failures[root] = failure", "pass", COMMITS),
+    Mutant(_EPOCH, "tup.roots = split_roots(tup.roots)  # what it emits from now on descends from these", "pass", TREES),
+    Mutant(_BATCHES, "self._waiting[batch_of(root)][root] = True", "pass", TREES),
+    Mutant(_BATCHES, "for root in self._waiting.pop(batch, ())", "for root in ()", TREES),
+    Mutant(_BATCHES, "self._waiting.setdefault(batch_of(root), {})[root] = flag == FAILED", "pass", TREES),
     Mutant(_BUILDER, "heard.append(epoch.messages.pop(task))", "heard.insert(0, epoch.messages[task])", COMMITS),
     Mutant(_BUILDER, "delta[\"p\"] = pending", "pass", COMMITS),
     Mutant(_BUILDER, "if ledger := acker.ledger.take_delta():",
@@ -69,7 +75,7 @@ MUTANTS = (
            "return {\"P\": spout.pending.snapshot()}, _times(spout)", COMMITS),
     Mutant(_BUILDER, "return {\"L\": acker.ledger.snapshot()}, {}", "return {\"L\": b\"\"}, {}", COMMITS),
     # edges
-    Mutant(_EPOCH, "edge = self._ids.root() if mine else 0", "edge = 0", ACKS),
+    Mutant(_EPOCH, "return self.draw_edge(each_root(tup.roots))", "return 0", ACKS),
     Mutant(_EPOCH, "if edge:", "if edge and not roots:", COMMITS),
     Mutant(_EPOCH, "self.value_by_root[root] = self.value_by_root.get(root, 0) ^ self._ids.root()", "pass", PARTS),
     Mutant(_EPOCH, "self.consume(roots, edge)", "self.consume(list(roots)[:1], edge)", PARTS),
@@ -107,9 +113,11 @@ MUTANTS = (
     Mutant(_LEDGER, "if entry is None or entry.task == UNKNOWN_TASK or (entry.value and not entry.failed):",
            "if entry is None or entry.task == UNKNOWN_TASK or entry.value:", LEDGER),
     Mutant(_TABLE, 'return delta if len(delta) > NO_DELTA else b""', "return delta", LEDGER),
-    Mutant(_PENDING, "journalled = root not in self._added", "journalled = True", PENDING),
+    Mutant(_PENDING, "journalled = batch.root not in self._added", "journalled = True", PENDING),
+    Mutant(_PENDING, "ended = [place for place, member in batch.members() if member not in kept]",
+           "ended = [place for place, member in batch.members()]", PENDING),
     Mutant(_PENDING, "self._due = list(self._settled.values())", "self._due = []", PENDING),
-    Mutant(_PENDING, "written = [_row(settled[root]) for root in self._unwritten if root in settled]",
+    Mutant(_PENDING, "written = [_row(self._settled[root]) for root in self._unwritten if root in self._settled]",
            "written = []", PENDING),
     Mutant(_PENDING, "if self._settled.pop(outcome.root, None) is not None:",
            "if self._settled.pop(outcome.root, None) is None:", PENDING),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sparkstorm.acking.pending import Pending
 from sparkstorm.acking.pending_limit import FIRST
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Spout, TopologyBuilder, TopologyContext, Tuple
 from sparkstorm.model.failure import Failure
@@ -13,6 +14,13 @@ from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Nothing, 
 from tests.worker.building import Collecting, Pass, chain
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
+
+
+@pytest.fixture(params=[1, 512], autouse=True, ids=lambda size: f"batches of {size}")
+def batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Everything here holds for trees in batches as for each by itself."""
+    monkeypatch.setattr(Pending, "batch_size", lambda self, most: min(most, request.param))
+    return int(request.param)
 
 
 def conf(workers: int = 1, **more: Any) -> dict[str, Any]:
@@ -306,6 +314,39 @@ def test_what_a_spout_emits_in_fail_is_tracked_like_anything_else(workers: int) 
         cluster.run_until_idle()
         assert (spout.failed, spout.acked) == ([0, 0], [0])
         assert cluster.counts("spout").failed == 2
+
+
+class Loop(BasicBolt):
+    """Sends a number less one round again until it is 0."""
+
+    outputs = ("value",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        if tup[0]:
+            collector.emit((tup[0] - 1,))
+
+
+class Together(FeederSpout):
+    """Emits two tuples a call: they are one batch."""
+
+    def next_tuple(self) -> None:
+        super().next_tuple()
+        super().next_tuple()
+
+
+@pytest.mark.parametrize(("split_ms", "is_split"), [(500, True), (60_000, False)])
+def test_a_tuple_in_a_loop_keeps_its_batch_waiting_until_it_is_late(split_ms: int, is_split: bool, batches: int) -> None:
+    spout, builder = Together(), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("loop", SlowBolt(100, Loop())).shuffle_grouping("spout").shuffle_grouping("loop")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), {**conf(2), "topology.acker.batch.split.ms": split_ms})
+        spout.feed([60])
+        spout.feed([0])
+        cluster.advance(seconds=4)
+        assert spout.acked == ([1] if is_split or batches == 1 else [])
+        cluster.run_until_idle()
+        assert sorted(spout.acked) == [0, 1]
 
 
 class Ids(Spout):

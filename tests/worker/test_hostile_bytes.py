@@ -44,7 +44,7 @@ def pack(value: Any) -> bytes:
 
 
 def framed(kind: int, body: Any) -> bytes:
-    return b"SF\x02" + bytes([kind]) + bytes(8) + ormsgpack.packb(body, option=ormsgpack.OPT_NON_STR_KEYS)
+    return b"SF\x03" + bytes([kind]) + bytes(8) + ormsgpack.packb(body, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
 @st.composite
@@ -105,7 +105,7 @@ HOSTILE = (
     | spoilt()
     | rows()
     | messages()
-    | VALUES.map(lambda v: b"SF\x02\x01" + bytes(8) + pack(v))
+    | VALUES.map(lambda v: b"SF\x03\x01" + bytes(8) + pack(v))
     | st.builds(lambda column, why: framed(frames.SETTLED, [column, why]), COLUMNS, REASONS)
     | VALUES.map(pack)
 )

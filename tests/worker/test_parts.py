@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Iterator, Sequence
 
 import pytest
 
+from sparkstorm.acking.new_trees import NewTrees
 from sparkstorm.api import TopologyBuilder
 from sparkstorm.errors import CodecError
 from sparkstorm.executor.emitter import Emitter
@@ -15,6 +17,7 @@ from sparkstorm.executor.runner import BasicCollector, BasicRunner
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import describe_error, failure_of
 from sparkstorm.model.failure import Failure, FailureKind
+from sparkstorm.model.roots import is_batch, place_of
 from sparkstorm.model.tasks import number_tasks
 from sparkstorm.model.tuples import Roots, Source, Tuple, each_root, union_roots
 from sparkstorm.model.values.codec import Codec
@@ -88,7 +91,7 @@ def test_a_value_is_zero_when_and_only_when_nothing_of_its_root_waits(seed: int)
             for root in frame.roots[done : chunk.done]:
                 match chance.randrange(8):
                     case 0:
-                        after_held.append((root, epoch.hold(root)))
+                        after_held.append((root, epoch.hold(Tuple((0,), root, SOURCE))))
                     case 1 if chance.random() < 0.1:
                         epoch.fail(root, Failure(FailureKind.FAILED, "why"))
                     case 2 | 3:
@@ -118,7 +121,7 @@ def anchors(chance: random.Random) -> Roots:
 
 def test_a_failed_tree_never_ends_at_zero() -> None:
     epoch = Epoch(RandomIds(1), is_tracking=True)
-    edge = epoch.hold(5)
+    edge = epoch.hold(Tuple((0,), 5, SOURCE))
     epoch.let_go(5, edge)
     assert epoch.value_by_root[5] == 0
     why = Failure(FailureKind.FAILED, "why")
@@ -126,6 +129,34 @@ def test_a_failed_tree_never_ends_at_zero() -> None:
     epoch.fail(5, Failure(FailureKind.FAILED, "again"))
     assert epoch.take_edges()[5] != 0
     assert epoch.failed == {5: why}
+
+
+def test_messages_of_a_turn_are_in_batches_of_a_size_and_those_of_a_failed_call_in_none() -> None:
+    drawn = itertools.count(1)
+    trees = NewTrees(lambda: next(drawn) << 10)
+    trees.size = 2
+
+    def emit(*names: str) -> list[int]:
+        found = []
+        for name in names:
+            found.append(trees.next_root())
+            trees.ids.append(name)
+        return found
+
+    first, second, third = emit("a", "b", "c")
+    assert (is_batch(first), second - first, place_of(third)) == (True, 1, 0)
+    trees.roll_back(1)
+    trees.begin_alone()
+    trees.ids.append("d")
+    trees.next_root()  # of a message that is not sent
+    trees.end_batch()
+    (last,) = emit("e")
+    found = list(trees.take())
+    assert [ids for _, ids in found] == [["a"], ["d"], ["e"]]
+    assert [is_batch(root) for root, _ in found] == [True, False, True] and (found[0][0], found[2][0]) == (first, last)
+    trees.size = 1
+    assert [is_batch(root) for root in emit("f", "g")] == [False, False]
+    assert [ids for _, ids in trees.take()] == [["f"], ["g"]] and not list(trees.take())
 
 
 def test_anchors_are_united_without_repeats_and_untracked_ones() -> None:

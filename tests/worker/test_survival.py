@@ -116,7 +116,7 @@ def test_a_blocking_bolts_held_input_that_kills_is_parked_too() -> None:
 # -- damaged frames
 
 
-GARBAGE = [b"", b"not a frame", b"SF\x02\x01", b"SF\x02\x01\x90", b"SF\x01\x01\x90", b"SF\x02\x01" + b"\xff" * 50]
+GARBAGE = [b"", b"not a frame", b"SF\x03\x01", b"SF\x03\x01\x90", b"SF\x01\x01\x90", b"SF\x03\x01" + b"\xff" * 50]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from sparkstorm.acking.batch import Settled
-from sparkstorm.acking.table_ledger import Ledger
+from sparkstorm.acking.tree_batches import TreeBatches
 from sparkstorm.errors import StoreRolledBackError
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.transport.base import START, entry_order
@@ -23,7 +23,7 @@ _PATIENCE_MS = 90_000
 class AckerTask:
     """One `__acker` task, after Storm's Acker."""
 
-    def __init__(self, task: int, ledger: Ledger, inbox: Inbox, last_entry: str = START.entry) -> None:
+    def __init__(self, task: int, ledger: TreeBatches, inbox: Inbox, last_entry: str = START.entry) -> None:
         """`last_entry`: the newest frame in its stream when it was claimed."""
         self.task = task
         self.ledger = ledger
@@ -70,6 +70,8 @@ class AckerTask:
         verdicts = {task: SettledRoots(roots, {}, oldest_ms) for task, roots in acked.items()}
         for root, task in zip(settled.failed_roots.tolist(), settled.failed_tasks.tolist(), strict=True):
             verdicts.setdefault(task, SettledRoots([], {}, oldest_ms)).failed[root] = self._failure_by_root.pop(root, UNKNOWN)
+        for root, task in zip(settled.kept_roots.tolist(), settled.kept_tasks.tolist(), strict=True):
+            verdicts[task].kept.append(root)
         return verdicts
 
 

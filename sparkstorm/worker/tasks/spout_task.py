@@ -9,10 +9,9 @@ user code cannot be undone. Storm's pending messages are in memory, and die with
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import repeat
-from operator import itemgetter
 from typing import Any
 
+from sparkstorm.acking.new_trees import NewTrees
 from sparkstorm.acking.pending import Outcome, Pending
 from sparkstorm.api.components import ReplayableSpout, Spout
 from sparkstorm.errors import CodecError, SparkStormError, WorkerFailedError
@@ -25,6 +24,7 @@ from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, fail
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.values.codec import INT_MAX, INT_MIN, Codec
 from sparkstorm.model.values.metric_values import MetricValue
+from sparkstorm.transport.frames import SettledRoots
 from sparkstorm.worker.counting.loop_time import TaskTime
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.open_blocks import Births
@@ -44,15 +44,27 @@ _WARM_US = 10_000
 
 
 class SpoutCollector:
-    """SpoutOutputCollector: every tracked emission is a new root."""
+    """SpoutOutputCollector: every tracked emission is a new root, that of the next member of a batch."""
 
-    __slots__ = ("_batches", "_codec", "_emit", "_emitter", "_expect_batches", "_new_root", "_report", "_task", "born", "immediate")
+    __slots__ = (
+        "_batches",
+        "_codec",
+        "_emit",
+        "_emitter",
+        "_expect_batches",
+        "_new_root",
+        "_report",
+        "_task",
+        "born",
+        "immediate",
+        "trees",
+    )
 
     def __init__(
         self,
         emitter: Emitter,
         task: int,
-        new_root: Callable[[], int] | None,
+        draw_root: Callable[[], int] | None,
         report: ReportError,
         codec: Codec,
         expect_batches: Callable[[], None],
@@ -62,9 +74,10 @@ class SpoutCollector:
         self._task = task
         self._expect_batches = expect_batches
         self._batches: BatchEmitter | None = None
-        self._new_root = new_root  # None: nothing is tracked
+        self.trees = NewTrees(draw_root)
+        self._new_root = None if draw_root is None else self.trees.next_root  # None: nothing is tracked
         self._report = report
-        self.born: list[tuple[int, Any]] = []
+        self.born = self.trees.ids
         self._emit = fast_emit(emitter)
         self.immediate: list[Any] = []  # message ids of untracked emissions: acked at once, as Storm does without ackers
 
@@ -83,9 +96,9 @@ class SpoutCollector:
             # After the emit: one that raises leaves no message that would be acked.
             self.immediate.append(message_id)
         else:
-            self._emitter.roots = root = self._new_root()
+            self._emitter.roots = self._new_root()
             self._emit(values, stream)
-            self.born.append((root, message_id))
+            self.born.append(message_id)
 
     def emit_direct(self, task: int, values: Any, message_id: Any = None, stream: str = "default") -> None:
         """Send values to one task of a direct stream's subscriber."""
@@ -103,13 +116,21 @@ class SpoutCollector:
         if message_id is not None:
             message_id = self._checked(message_id)
         self._emitter.roots = root = self._root(message_id)
-        self._batches.emit_batch(batch, stream)
+        try:
+            self._batches.emit_batch(batch, stream)
+        except BaseException:
+            self.trees.end_batch()  # some of its rows may stay, and must not be those of the next message too
+            raise
         self._note(root, message_id)
 
     def keep_position(self, message_id: Any) -> None:
         """Begin a tree without tuples: it is done with the next commit, which has the source's position."""
         message_id = self._checked(message_id)
-        self._note(self._root(message_id), message_id)
+        if self._new_root is None:
+            self.immediate.append(message_id)
+        else:
+            self.trees.begin_alone()
+            self.born.append(message_id)
 
     def count(self, value: MetricValue, amount: float) -> None:
         """Change a metric of user code, as a blocking spout's thread has asked for it."""
@@ -144,7 +165,7 @@ class SpoutCollector:
 
     def _note(self, root: int, message_id: Any) -> None:
         if root:
-            self.born.append((root, message_id))
+            self.born.append(message_id)
         elif message_id is not None:
             self.immediate.append(message_id)
 
@@ -162,7 +183,9 @@ class SpoutTask:
         pending: Pending,
         inbox: Inbox,
         births: Births,
+        batch_size: int = 1,
     ) -> None:
+        """`batch_size`: of trees, at the most."""
         self.task = task
         self.component = component
         self.spout = spout
@@ -172,6 +195,7 @@ class SpoutTask:
         self.inbox = inbox  # verdicts of the ackers
         self._tell = teller(spout)
         self.observers: list[TaskObserver] = []
+        self._batch_size = batch_size
         self.is_open = False
         self.is_active = False
         self.is_dry = False
@@ -214,6 +238,7 @@ class SpoutTask:
         next_tuple, limit = self.spout.next_tuple, min(calls, self.pending.room)
         start, immediate = self.emitter.emitted, self.collector.immediate
         had = len(immediate)
+        self.collector.trees.size = self.pending.batch_size(self._batch_size)
         mark = born_mark = immediate_mark = change_mark = 0
         self.is_dry = False
         try:
@@ -242,11 +267,9 @@ class SpoutTask:
 
     def take_births(self, epoch: Epoch, now_ms: int) -> None:
         """Track what was emitted with a message id since the last call."""
-        born = self.collector.born
-        if born:
-            epoch.births.update(zip(map(itemgetter(0), born), repeat(self.task)))
-            self.pending.add_all(born, now_ms)
-            born.clear()
+        for root, ids in self.collector.trees.take() if self.collector.born else ():
+            epoch.births[root] = self.task
+            self.pending.add_batch(root, ids, now_ms)
 
     def rest(self, now_us: int, shortest_ms: int, longest_ms: int) -> None:
         """Nothing came: wait a little, and longer each time once the source has been silent (Storm's progressive wait)."""
@@ -258,12 +281,12 @@ class SpoutTask:
         """Something came: ask again at once."""
         self._idle_ms, self._emitted_us = 0.0, now_us
 
-    def settle(self, acked: list[int], failed: dict[int, Failure], now_ms: int, renewed: Sequence[int] = ()) -> list[int]:
-        """Verdicts of an acker; returns complete latencies in milliseconds."""
-        self.pending.renew(renewed, now_ms)
-        done = self.pending.settle(acked, (), now_ms)
+    def settle(self, verdict: SettledRoots, now_ms: int) -> list[int]:
+        """Take in verdicts of an acker; return complete latencies in milliseconds."""
+        self.pending.renew(verdict.renewed, now_ms)
+        done = self.pending.settle(verdict.acked, (), now_ms, kept=verdict.kept)
         self.acked += done.acked
-        for root, failure in failed.items():
+        for root, failure in verdict.failed.items():
             self.failed += self.pending.settle((), (root,), now_ms, failure).failed
         return done.latencies_ms
 
@@ -388,7 +411,8 @@ class SpoutTask:
     def _take_back(self, mark: int, born_mark: int, immediate_mark: int) -> None:
         """Take back what a call emitted that raised, and its message ids: an untracked one would be acked without its row."""
         self.emitter.roll_back(mark)
-        del self.collector.born[born_mark:], self.collector.immediate[immediate_mark:]
+        self.collector.trees.roll_back(born_mark)
+        del self.collector.immediate[immediate_mark:]
 
     def _note_failure(self, error: BaseException, now_ms: int) -> None:
         self._failures += 1

@@ -15,7 +15,7 @@ from threading import get_ident
 from typing import Any
 
 from sparkstorm.acking.pending import Pending
-from sparkstorm.acking.table_ledger import new_ledger
+from sparkstorm.acking.tree_batches import TreeBatches
 from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import BasicBolt, Bolt, Spout, Stateful
 from sparkstorm.api.context import TopologyContext
@@ -34,6 +34,7 @@ from sparkstorm.executor.sink_runner import LastEpoch, SinkRunner, SinkStore
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import USER_ERRORS, preparing
 from sparkstorm.executor.windowed_runner import TimedRunner
+from sparkstorm.model.roots import brought_home
 from sparkstorm.model.topology import ACKER, MASTER
 from sparkstorm.model.values.metric_values import MetricValue
 from sparkstorm.recording.recorder import COMPONENTS, Recorder, Recording
@@ -259,7 +260,7 @@ class TaskFactory:
         return self._column_bolts[component]
 
     def _acker(self, task: int, task_set: TaskSet, record: TaskRecord) -> AckerTask:
-        ledger = new_ledger()
+        ledger = TreeBatches()
         with reading(self._key("journal", task)):
             whole, deltas = whole_and_deltas(list(task_set.journals[task].read(record)), "l")
             ledger.load(whole or b"", deltas)
@@ -269,7 +270,7 @@ class TaskFactory:
         spout: Spout = self._plan.make_instance(component)
         emitter = self._emitter(task, component)
         expect_batches = partial(self._blocks.expect_batches, component)
-        collector = SpoutCollector(emitter, task, self._root_maker(), self._around.report_error, self._plan.codec, expect_batches)
+        collector = SpoutCollector(emitter, task, self._root_drawer(), self._around.report_error, self._plan.codec, expect_batches)
         hooks = self._hooks_of.get(task)
         has_callbacks = hooks is not None or type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
         limit = self._plan.component_settings(component).max_spout_pending
@@ -278,8 +279,8 @@ class TaskFactory:
         # loop, 12,400 on threads (decision 28).
         if spout.blocking or self._plan.component_settings(component).executor_threads:
             spout = threaded(spout, self._around.wake)
-        births = self._blocks.births(component)
-        made = SpoutTask(task, component, spout, emitter, collector, pending, task_set.inboxes[task], births)
+        births, size = self._blocks.births(component), self._plan.settings.batch_size
+        made = SpoutTask(task, component, spout, emitter, collector, pending, task_set.inboxes[task], births, size)
         made.observers += [] if hooks is None else [hooks]
         with reading(self._key("journal", task)):
             fields = list(task_set.journals[task].read(record))
@@ -402,21 +403,18 @@ class TaskFactory:
             state.load(fields.get(changed, ()), fields.get(deleted, ()))
         return state
 
-    def _root_maker(self) -> Callable[[], int] | None:
-        """Draws roots whose acker is one of this worker's own, where there is one (topology.acker.local)."""
+    def _root_drawer(self) -> Callable[[], int] | None:
+        """Draws numbers for roots whose acker is one of this worker's own, where there is one (topology.acker.local)."""
         ackers, draw = self._plan.ackers, self._around.ids.root
         local = [i for i, task in enumerate(ackers) if task in self._plan.token_by_task]
         if not ackers:
             return None
         if not local or len(local) == len(ackers) or not self._plan.settings.prefers_local_ackers:
             return draw
-        count, homes = len(ackers), len(local)
+        count = len(ackers)
 
         def draw_local() -> int:
-            root = draw()
-            # The draw stays random, only its remainder is exchanged: `root % ackers` names the
-            # acker, here and in every other worker.
-            root += local[root % homes] - root % count
-            return root if 0 < root < 2**63 else draw_local()
+            # The draw stays random, only which acker it names is exchanged, as in every other worker.
+            return brought_home(draw(), local, count) or draw_local()
 
         return draw_local

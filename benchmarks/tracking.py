@@ -1,0 +1,195 @@
+"""CPU that tracking costs: python -m benchmarks.tracking [--runs N] [--words N] [--systems ...].
+
+Real workers over the in-process store, stepped in turn in one process under a simulated clock, so that epochs do not depend on what
+else the machine does. Two workers, exactly-once, 5,000 open trees per spout task; each line is microseconds of CPU (user and system
+time of the process, store included) per unit: a word of the word count (27 words, 6.4 a line), or a tuple that is a whole tree.
+Systems take turns in every round: trees in batches, each by itself as in Storm, and untracked. Counts are checked, and that nothing
+is left open.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import resource
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from benchmarks.topologies import Count, Split
+from benchmarks.wordcount import FEW
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Spout, TopologyBuilder, Tuple
+from sparkstorm.clock import SimClock
+from sparkstorm.config import default_conf, merge
+from sparkstorm.model.failure import Failure
+from sparkstorm.model.tasks import number_tasks
+from sparkstorm.model.topology import Topology
+from sparkstorm.model.worker_messages import SetStatus
+from sparkstorm.transport.local import LocalStore, LocalTransport
+from sparkstorm.worker.epoch import RandomIds
+from sparkstorm.worker.parts import WorkerParts
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
+from sparkstorm.worker.worker import Worker
+
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "in batches": {},
+    "each by itself": {"topology.acker.batch.size": 1},
+    "untracked": {"topology.acker.executors": 0},
+}
+_HELD = 2_000
+
+
+class Lines(Spout):
+    """Emits the five sentences in turn, so many lines in all, with a message id each."""
+
+    outputs = ("line",)
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+
+    def open(self, conf: Any, context: Any, collector: Any) -> None:
+        """Keep the collector."""
+        self._emit = collector.emit
+
+    def next_tuple(self) -> None:
+        """Emit one line."""
+        if self._left:
+            self._left -= 1
+            self._emit((FEW[self._left % 5],), self._left)
+
+    def is_exhausted(self) -> bool:
+        """Return whether all were emitted."""
+        return not self._left
+
+
+class End(BasicBolt):
+    """Takes tuples in."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Do nothing."""
+
+
+class Holding(Bolt):
+    """Acks its inputs two thousand at a time, so that most are held over the end of an epoch."""
+
+    def prepare(self, conf: Any, context: Any, collector: Any) -> None:
+        """Begin with no inputs."""
+        self._collector = collector
+        self._held: list[Tuple] = []
+
+    def execute(self, tup: Tuple) -> None:
+        """Keep an input, or ack all."""
+        self._held.append(tup)
+        if len(self._held) == _HELD:
+            for each in self._held:
+                self._collector.ack(each)
+            self._held.clear()
+
+
+class Silent:
+    """A worker's Reporter that stops the run at the first error."""
+
+    def trying(self, task: int, entry: str, row: int) -> None:
+        """Take no note."""
+
+    def passed(self) -> None:
+        """Take no note."""
+
+    def error(self, failure: Failure) -> None:
+        """Raise it."""
+        raise AssertionError(failure.text)
+
+
+def word_count(lines: int) -> Topology:
+    """Lines -> split -> count, two tasks each."""
+    builder = TopologyBuilder()
+    builder.set_spout("lines", Lines(lines // 2), 2)
+    builder.set_bolt("split", Split(), 2).local_or_shuffle_grouping("lines")
+    builder.set_bolt("count", Count(), 2).fields_grouping("split", "word")
+    return builder.build()
+
+
+def one_hop(lines: int, bolt: BasicBolt | Bolt | None = None) -> Topology:
+    """Lines -> a bolt, two tasks each, half of them at the other worker: each tuple is a tree."""
+    builder = TopologyBuilder()
+    builder.set_spout("lines", Lines(lines // 2), 2)
+    builder.set_bolt("end", bolt or End(), 2).shuffle_grouping("lines")
+    return builder.build()
+
+
+def cpu_us(topology: Topology, own: Mapping[str, Any], units: int) -> float:
+    """Return microseconds of CPU per unit of one run."""
+    conf = merge(default_conf(), {"topology.workers": 2, "topology.max.spout.pending": 5_000, **own})
+    component_by_task = number_tasks(topology, conf)
+    clock, store = SimClock(1_767_225_600_000), LocalStore()
+    by_component: Counter[str] = Counter()
+    halves: tuple[list[int], list[int]] = ([], [])
+    for task, component in component_by_task.items():
+        halves[by_component[component] % 2].append(task)
+        by_component[component] += 1
+    workers = []
+    for number, tasks in enumerate(halves, 1):
+        plan = WorkerPlan(
+            "t-1-1",
+            topology,
+            component_by_task,
+            tuple(tasks),
+            f"n:{number}",
+            dict.fromkeys(tasks, number),
+            conf,
+            lambda component: copy.deepcopy(topology.components[component].instance),
+        )
+        workers.append(Worker(WorkerParts(plan, LocalTransport(store), clock, RandomIds(number), Silent())))
+        workers[-1].follow(SetStatus("ACTIVE"))
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)  # as in a worker process
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    while not all(worker.is_drained for worker in workers):
+        for worker in workers:
+            clock.advance(1)
+            worker.step(clock.now_ms())
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    gc.unfreeze()
+    check(workers, component_by_task, units)
+    return 1e6 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / units
+
+
+def check(workers: list[Worker], component_by_task: Mapping[int, str], units: int) -> None:
+    """AssertionError unless everything was counted and is closed."""
+    for _ in range(20):  # verdicts on their way
+        for worker in workers:
+            worker.step(0)
+    states = [bolt.state for worker in workers for bolt in worker.task_set.bolts.values() if bolt.state is not None]
+    if states:
+        assert sum(value for state in states for _, value in state.snapshot()) == units
+    assert not any(len(acker.ledger) for worker in workers for acker in worker.task_set.ackers.values())
+
+
+def main() -> None:
+    """Print medians by case and system, and their ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--words", type=int, default=200_000)
+    parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=SYSTEMS)
+    options = parser.parse_args()
+    lines = options.words * 5 // 32 // 10 * 10
+    cases: dict[str, tuple[Callable[[int], Topology], int, int]] = {
+        "word count": (word_count, lines, sum(len(line.split()) for line in FEW) * lines // 5),
+        "a tree a tuple": (one_hop, 2 * lines, 2 * lines),
+        "held inputs": (lambda count: one_hop(count, Holding()), 2 * lines // 8_000 * 8_000, 2 * lines // 8_000 * 8_000),
+    }
+    for case, (make, count, units) in cases.items():
+        figures: dict[str, list[float]] = {system: [] for system in options.systems}
+        for run in range(options.runs + 1):  # the first round warms caches and is not counted
+            for system in options.systems:
+                taken = cpu_us(make(count), SYSTEMS[system], units)
+                figures[system] += [taken] if run else []
+        for system, taken_us in figures.items():
+            print(f"{case:16}{system:16}{statistics.median(taken_us):8.3f} us ({min(taken_us):.3f} to {max(taken_us):.3f})")
+
+
+if __name__ == "__main__":
+    main()
