@@ -187,7 +187,7 @@ component  tasks  emitted  executed   acked  failed  parked  pending
 count          2        0    40,018  40,006       3       3        0
 lines          1   20,003         0  20,000       3       0        0
 split          2   40,009    20,003  20,003       0       0        0
-complete latency: p50 0 ms, p99 4 ms
+complete latency: p50 4 ms, p99 4 ms
 
 worker      state    pid  up   last beat  MiB  CPU %
 node1:6700  RUNNING  7    0 s  0 s ago     61     97
