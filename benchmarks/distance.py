@@ -42,10 +42,9 @@ from sparkstorm.config import merge
 from sparkstorm.embedded.process import free_port
 from sparkstorm.embedded.redis import bundled_redis
 from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.tasks import number_tasks, system_topology, tasks_by_component
 from sparkstorm.model.topology import Topology
-from sparkstorm.model.worker_spec import PlacedExecutor, WorkerSpec
+from sparkstorm.model.worker_spec import PlacedExecutor, RedisAddress, WorkerSpec
 from sparkstorm.transport.progress import Progress, percentile_ms
 from sparkstorm.transport.reader import RedisReader
 from sparkstorm.transport.redis import RedisTransport

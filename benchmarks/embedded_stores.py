@@ -16,7 +16,7 @@ from statistics import median
 
 from sparkstorm.embedded import RedisServer, start_redis
 from sparkstorm.embedded.redis import CHOSEN_SERVER
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.base import Commit, Cursor
 from sparkstorm.transport.redis import RedisTransport
 

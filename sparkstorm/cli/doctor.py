@@ -35,7 +35,7 @@ from sparkstorm.errors import SparkStormError, StoreUnavailableError
 from sparkstorm.insight.health import Health, TaskLoad
 from sparkstorm.model import compiled
 from sparkstorm.model.names import shown
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.settings import StoreSettings
 from sparkstorm.stores.addresses import check_addresses, tls_files
 from sparkstorm.stores.connection import ReadOnlyConnection, load_any_connection, parse_redis_url

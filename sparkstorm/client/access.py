@@ -18,9 +18,9 @@ from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.config import Conf
 from sparkstorm.errors import ReadOnlyConnectionError
 from sparkstorm.model.assignment import TopologySummary
-from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.value_types import check_serializers, top_module
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.settings import FileSettings, SubmissionSettings, SupervisorSettings
 from sparkstorm.transport.reader import RedisReader
 

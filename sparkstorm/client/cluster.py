@@ -19,10 +19,10 @@ from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.config import Conf
 from sparkstorm.errors import NotAliveError
 from sparkstorm.model.assignment import SupervisorInfo, WorkerSlot
-from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.requests import HostMark, RebalancePlan, RequestKind, topology_name
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.settings import SubmissionSettings
 
 if TYPE_CHECKING:

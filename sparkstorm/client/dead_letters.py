@@ -13,9 +13,9 @@ from sparkstorm.clock import SystemClock
 from sparkstorm.errors import MalformedFrameError, NotAliveError, StoreInconsistentError, StoreUnavailableError
 from sparkstorm.model.assignment import TaskInfo
 from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.stores.redis_client import client_of
 from sparkstorm.transport.keys import Keys
 

@@ -28,7 +28,7 @@ from sparkstorm.embedded.process import (
     start_tethered,
 )
 from sparkstorm.errors import EmbeddedServerError
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.stores.redis_client import OLDEST_VERSION, client_of
 
 _LOG = logging.getLogger(__name__)

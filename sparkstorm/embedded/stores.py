@@ -16,7 +16,7 @@ from sparkstorm.embedded.process import EmbeddedServer
 from sparkstorm.embedded.redis import start_redis
 from sparkstorm.embedded.zookeeper import start_zookeeper
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.settings import StoreSettings
 from sparkstorm.stores.addresses import connection_path, tls_files, zookeeper_hosts
 from sparkstorm.stores.connection import (

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sparkstorm.model.records import decode_record, encode_record
-from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.status import JsonValue
 from sparkstorm.model.worker_messages import WorkerCommand, WorkerReport
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.tls import TlsFiles
 
 FIRST_PORT = 6700

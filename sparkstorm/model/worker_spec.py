@@ -5,18 +5,36 @@ Tasks and secrets come from this line only, not from environment variables, argu
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from sparkstorm.errors import StoreInconsistentError
 from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.model.records import decode_record, encode_record
-from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.status import JsonValue
-from sparkstorm.model.strict import UnfitValueError, read_as
+from sparkstorm.model.strict import ADDED_LATER, UnfitValueError, read_as
+from sparkstorm.tls import NO_FILES, TlsFiles
 
 MAX_SPEC_BYTES = 16 * 1024 * 1024
 _LAUNCH_BITS = 32  # with versions below 2**21 tokens stay below 2**53: scripts in the store compare them as doubles
 MOST_LOSSES = 5
 """Sentences about losses that a mark keeps: the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisAddress:
+    """Address and credentials of a Redis; an empty password or user means none. A repr does not show the password."""
+
+    host: str
+    port: int
+    password: str = field(default="", repr=False)
+    user: str = ""
+    db: int = 0
+    tls: bool = False
+    tls_files: TlsFiles = field(default=NO_FILES, metadata=ADDED_LATER)
+
+    def tls_options(self) -> dict[str, Any]:
+        """Return redis-py's options for `tls`; InvalidConfigError names a file that this host cannot use."""
+        return self.tls_files.for_redis() if self.tls else {}
 
 
 @dataclass(frozen=True, slots=True)

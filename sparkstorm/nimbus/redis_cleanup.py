@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Collection
 
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.base import TOMBSTONE_MS
 from sparkstorm.transport.connection import Link, Script
 from sparkstorm.transport.keys import Keys

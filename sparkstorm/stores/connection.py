@@ -18,8 +18,8 @@ from urllib.parse import unquote, urlsplit
 
 from sparkstorm.errors import InvalidConfigError, StoreInconsistentError
 from sparkstorm.model.records import decode_record, encode_record
-from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.strict import ADDED_LATER
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.tls import NO_FILES, TlsFiles
 
 VIEWER = "sparkstorm-viewer"  # user of a cluster's ZooKeeper and embedded Redis that may only read

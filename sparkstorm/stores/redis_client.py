@@ -14,7 +14,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 
 OLDEST_VERSION = (6, 2)  # XTRIM MINID, which frees what a commit has consumed
 # A person waits for the check; a Redis that takes longer to answer a PING would hold up every

@@ -15,7 +15,7 @@ from sparkstorm.cluster.watched import WatchedStore
 from sparkstorm.config import Conf
 from sparkstorm.hosting.base import SlotSpec, StateAddress
 from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.settings import SupervisorSettings
 from sparkstorm.supervisor.local import MemoryDisk, MemoryNodeDir
 from sparkstorm.supervisor.slot import Place, Slot

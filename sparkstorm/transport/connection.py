@@ -27,7 +27,7 @@ from redis.retry import Retry
 
 from sparkstorm.errors import StoreFullError, StoreInconsistentError, StoreUnavailableError
 from sparkstorm.model.compiled import core
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.log_rewrite import LogRewrite
 
 LOST = (redis.ConnectionError, redis.TimeoutError, redis.InvalidResponse, OSError)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sparkstorm.errors import FencedError
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.connection import Link, Script
 from sparkstorm.transport.redis import Keys
 from sparkstorm.transport.state_base import RANGES, range_of

@@ -21,7 +21,7 @@ import redis
 from redis.connection import Connection
 
 from sparkstorm.errors import StoreUnavailableError
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.base import Cursor, Entry, entry_order
 from sparkstorm.transport.connection import (
     LOST,

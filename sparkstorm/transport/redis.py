@@ -21,8 +21,7 @@ from sparkstorm.errors import (
     StoreInconsistentError,
     StoreRolledBackError,
 )
-from sparkstorm.model.redis_address import RedisAddress
-from sparkstorm.model.worker_spec import StoreMark
+from sparkstorm.model.worker_spec import RedisAddress, StoreMark
 from sparkstorm.transport.base import (
     MOST_DEAD_LETTERS,
     MOST_SAMPLES,

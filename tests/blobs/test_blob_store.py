@@ -13,7 +13,7 @@ from sparkstorm.blobs.store import BlobStore, blob_key
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.stores.redis_client import client_of
 from sparkstorm.transport.connection import AccessRefusedError
 

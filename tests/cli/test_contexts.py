@@ -18,7 +18,7 @@ from sparkstorm.cli.completion import candidates, live_names
 from sparkstorm.client.connect import named
 from sparkstorm.client.contexts import Contexts, contexts_file, read_contexts
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.stores.connection import Connection, ReadOnlyConnection, ZooKeeperEndpoint, new_secret, save_connection
 
 

@@ -14,7 +14,7 @@ from sparkstorm.cli import doctor, main
 from sparkstorm.config import merge
 from sparkstorm.embedded import RedisServer, ZooKeeperServer
 from sparkstorm.model import compiled
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.stores.connection import Connection, ReadOnlyConnection, ZooKeeperEndpoint, new_secret, save_connection
 
 

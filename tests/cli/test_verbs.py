@@ -31,8 +31,8 @@ from sparkstorm.model.assignment import SupervisorInfo
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.records import encode_record
-from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.nimbus.hooks import NimbusHooks
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.notebook import displays

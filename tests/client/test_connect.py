@@ -11,7 +11,7 @@ import pytest
 from sparkstorm.client import connect
 from sparkstorm.embedded import RedisServer, ZooKeeperServer
 from sparkstorm.errors import InvalidConfigError, NotAliveError, ReadOnlyConnectionError, StoreUnavailableError
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.stores.connection import (
     VIEWER,
     Connection,

@@ -24,7 +24,7 @@ from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore, 
 from sparkstorm.config import merge
 from sparkstorm.embedded import RedisServer, ZooKeeperServer, open_stores, start_redis
 from sparkstorm.errors import InvalidConfigError, ReadOnlyConnectionError
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.stores.connection import (
     VIEWER,
     Connection,

@@ -9,7 +9,7 @@ from typing import Any
 import redis
 
 from sparkstorm.embedded import RedisServer
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.nimbus.hooks import TopologyRetirement
 from sparkstorm.nimbus.redis_cleanup import RedisRetirement
 from sparkstorm.testing.sim_data import DataPlane

@@ -16,7 +16,7 @@ from sparkstorm.embedded import RedisServer
 from sparkstorm.embedded.certificates import Certificates, make_certificates
 from sparkstorm.embedded.stores import open_stores
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.stores.addresses import check_addresses, tls_files
 from sparkstorm.stores.connection import load_connection
 from sparkstorm.stores.redis_client import client_of

@@ -9,7 +9,7 @@ import pytest
 from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError
 from sparkstorm.hosting.base import SlotSpec, StateAddress
 from sparkstorm.hosting.racks import read_racks
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.supervisor.slot_main import main, meta_of, wait_for_place
 
 

@@ -8,7 +8,7 @@ from pyspark import SparkConf
 from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError, StoreInconsistentError
 from sparkstorm.hosting.base import RestartPause, SlotSpec, StateAddress
 from sparkstorm.hosting.spark import SPARK_CONF, _shortage, slot_conf
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from tests.supervisor.local_slots import LocalSlots
 
 SPEC = SlotSpec(

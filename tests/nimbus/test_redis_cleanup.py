@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.nimbus.redis_cleanup import RedisRetirement
 from sparkstorm.transport.base import TOMBSTONE_MS
 

@@ -10,7 +10,7 @@ import pytest
 
 from sparkstorm.api import ReplayableSpout
 from sparkstorm.embedded import RedisServer
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.testing import LocalCluster
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.transport.reader import RedisReader

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.stores.connection import (
     Connection,
     ZooKeeperEndpoint,

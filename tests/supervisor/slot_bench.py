@@ -21,8 +21,8 @@ from sparkstorm.model.assignment import (
     WorkerBeat,
     WorkerSlot,
 )
-from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.status import JsonValue, TopologyStatus
+from sparkstorm.model.worker_spec import RedisAddress
 from tests.waiting import wait_until
 
 KEY = b"key of the tests" * 2

@@ -10,7 +10,7 @@ import pytest
 
 from sparkstorm.embedded import RedisServer
 from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.nimbus.redis_cleanup import RedisRetirement
 from sparkstorm.supervisor.log_publisher import (
     MAX_BYTES_AT_ONCE,

@@ -17,10 +17,9 @@ from sparkstorm.executor import runner
 from sparkstorm.hosting.base import SlotSpec, StateAddress
 from sparkstorm.model.assignment import Assignment, ExecutorId, TaskInfo, TaskTable, TopologyBase, WorkerBeat, WorkerSlot
 from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.worker_messages import Alive, Beat, ExitCode, Exiting, Ready, Trying, WorkerCommand, WorkerReport
-from sparkstorm.model.worker_spec import WorkerSpec
+from sparkstorm.model.worker_spec import RedisAddress, WorkerSpec
 from sparkstorm.supervisor.local import MemoryDisk, MemoryNodeDir
 from sparkstorm.supervisor.slot import Place, Slot
 from sparkstorm.supervisor.slot_sync import SlotStores, SlotSync

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparkstorm.embedded import RedisServer, ZooKeeperServer
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.stores.redis_client import client_of
 from sparkstorm.supervisor.store_probe import ANSWER_S, AWAY_S, RedisProbe
 from sparkstorm.testing.system.proxy import TcpProxy

@@ -20,7 +20,7 @@ import redis
 
 from sparkstorm.embedded.process import free_port
 from sparkstorm.embedded.redis import bundled_redis
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 
 _LIMIT_S = 60
 

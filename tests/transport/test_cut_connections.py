@@ -14,7 +14,7 @@ import pytest
 
 from sparkstorm.embedded import RedisServer
 from sparkstorm.errors import StoreUnavailableError
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.testing.system.proxy import Cut
 from sparkstorm.transport.base import START, Commit, Cursor
 from sparkstorm.transport.connection import Link, open_connection

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkstorm.embedded import RedisServer
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.testing.system.proxy import TcpProxy
 from sparkstorm.transport.base import Entry
 from sparkstorm.transport.keys import Keys

@@ -14,7 +14,7 @@ from redis.connection import Connection
 
 from sparkstorm.embedded import RedisServer
 from sparkstorm.errors import SparkStormError, StoreFullError, StoreInconsistentError, StoreUnavailableError
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.testing.system.proxy import redis_request
 from sparkstorm.transport.base import START
 from sparkstorm.transport.connection import open_connection, pack, receive, send

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.errors import StoreInconsistentError, StoreRolledBackError
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.transport.base import Commit, Cursor
 from sparkstorm.transport.redis import RedisTransport
 from tests.contracts.benches import read

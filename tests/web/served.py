@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from sparkstorm.client import ClusterClient
 from sparkstorm.config import merge
-from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.testing import LocalCluster
 from sparkstorm.testing.local_topology import MomentReader
 from sparkstorm.transport.local import LocalStore

@@ -18,9 +18,8 @@ from sparkstorm.api import Spout
 from sparkstorm.blobs.topology_code import pack_topology
 from sparkstorm.embedded import RedisServer
 from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.worker_messages import Beat, ExitCode, Ready, Stop, WorkerCommand, WorkerReport
-from sparkstorm.model.worker_spec import PlacedExecutor, WorkerSpec
+from sparkstorm.model.worker_spec import PlacedExecutor, RedisAddress, WorkerSpec
 from sparkstorm.worker.loop import WakeUp, run_worker
 from tests.topologies import Count
 from tests.waiting import wait_until

@@ -14,7 +14,6 @@ import pytest
 
 from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.worker_messages import (
     Beat,
     ComponentError,
@@ -26,7 +25,7 @@ from sparkstorm.model.worker_messages import (
     Stop,
     WorkerReport,
 )
-from sparkstorm.model.worker_spec import PlacedExecutor, WorkerSpec
+from sparkstorm.model.worker_spec import PlacedExecutor, RedisAddress, WorkerSpec
 from sparkstorm.supervisor import fork_server
 from sparkstorm.supervisor.fork_server import ForkServer
 from sparkstorm.supervisor.worker_process import WorkerChild, child_environment, last_lines, rotate_log
