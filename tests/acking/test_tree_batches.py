@@ -140,3 +140,10 @@ def test_what_is_forgotten_waits_for_no_batch_any_more(trees: TreeBatches) -> No
     assert len(trees) == 0
     init(trees, (BATCH, 5, TASK))
     assert kept(ack(trees, (BATCH, 5))) == []
+
+
+def test_a_verdict_of_failures_alone_is_a_verdict() -> None:
+    """The acker's task sends nothing for a verdict that is false."""
+    found = DictLedger().apply(([5], [7], [3]), ([], []), [5])
+    assert found.failed_roots.tolist() == [5] and not len(found.acked_roots)
+    assert found

@@ -39,7 +39,7 @@ MUTANTS = (
     Mutant(_BUILDER, "if (position := spout.take_position()) is not None:",
            "if pending and (position := spout.take_position()) is not None:", COMMITS),
     Mutant("acking/batch.py", "return bool(len(self.acked_roots) or len(self.failed_roots))",
-           "return bool(len(self.acked_roots))", COMMITS),
+           "return bool(len(self.acked_roots))", TREES),
     Mutant(_BUILDER, "for key in bolt.changed_held:",
            "for key in [k for k in bolt.changed_held if not bolt.held[k].is_stored]:", COMMITS),
     Mutant(_COMMIT, "if doubts >= 0 then", "if doubts > 1e9 then", REDIS),
