@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import hmac
 import http.client
 import json
 import secrets
 import threading
 from collections import deque
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
 from sparkstorm.api.collector import BasicOutputCollector, SpoutOutputCollector
 from sparkstorm.api.components import BasicBolt, Conf, Spout
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.connectors.patience import Secret
+from sparkstorm.connectors.http import SpoutHandler, SpoutServer
 from sparkstorm.errors import CodecError, InvalidConfigError
 from sparkstorm.model.tuples import Tuple
 
@@ -66,27 +64,20 @@ class DrpcSpout(Spout):
     ) -> None:
         if not function or "/" in function:
             raise InvalidConfigError(f"DrpcSpout: {function!r:.80} is no name of a function: it is a part of a path")
-        if host not in ("127.0.0.1", "::1", "localhost") and not (token_file or token_env):
-            raise InvalidConfigError(f"DrpcSpout: listening on {host} needs a token (token_file or token_env)")
-        self.function, self._address = function, (host, port)
-        self._secret = Secret("DrpcSpout", token_file, token_env)
+        self.function, self._server = function, SpoutServer("DrpcSpout", host, port, token_file, token_env)
         self.patience_secs, self._most_waiting, self.max_body_bytes = patience_secs, most_waiting, max_body_bytes
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Listen."""
         self._collector = collector
-        self._token = self._secret.read()
         self._new: deque[str] = deque()
         self._calls: dict[str, _Call] = {}  # by an id that cannot be guessed: whoever has it may answer
-        host, port = self._address
-        handler = type("Handler", (_Handler,), {"spout": self})
-        try:
-            self._server = ThreadingHTTPServer((host, port + context.task_index if port else 0), handler)
-        except OSError as error:
-            raise InvalidConfigError(f"component '{context.component_id}': {host}:{port} cannot be listened on: {error}") from error
-        self._server.daemon_threads = True
-        self.port = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, name="drpc", daemon=True).start()
+        self._server.open(context, _Handler, self)
+
+    @property
+    def port(self) -> int:
+        """Return the port that it listens on, once it is open."""
+        return self._server.port
 
     def next_tuple(self) -> None:
         """Emit one request."""
@@ -96,7 +87,7 @@ class DrpcSpout(Spout):
         call = self._calls.get(id)
         if call is None:  # its caller has gone
             return
-        place = json.dumps({"id": id, "host": self._address[0], "port": self.port})
+        place = json.dumps({"id": id, "host": self._server.host, "port": self.port})
         try:
             self._collector.emit([call.args, place], id)
         except CodecError as error:
@@ -112,13 +103,12 @@ class DrpcSpout(Spout):
 
     def close(self) -> None:
         """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
 
     def call(self, function: str, args: str, token: str) -> tuple[int, str]:
         """Take a request in and wait for its result, in a thread of its own; return status and text of the answer."""
-        if self._token is not None and not hmac.compare_digest(token.encode(), f"Bearer {self._token}".encode()):
-            return 401, "the Authorization header does not show the token"
+        if refused := self._server.refusal(token):
+            return refused
         if function != self.function:
             return 404, f"there is no function {function!r:.80} here, only {self.function}"
         if len(self._calls) >= self._most_waiting:
@@ -141,13 +131,8 @@ class DrpcSpout(Spout):
         return call is not None
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(SpoutHandler):
     """One connection: of a caller, or of a bolt that brings a result."""
-
-    protocol_version = "HTTP/1.1"
-    timeout = 60
-    wbufsize = -1  # the head of an answer and its body in one packet
-    spout: DrpcSpout
 
     def do_GET(self) -> None:
         """Answer a request whose arguments are in its path."""
@@ -155,44 +140,28 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Answer a request whose arguments are its body, or take a result."""
-        length = self.headers.get("Content-Length", "")
-        if not length.isdigit():
-            return self._answer(411, "a Content-Length is needed")
-        if int(length) > self.spout.max_body_bytes:
-            return self._answer(413, f"the body has more than {self.spout.max_body_bytes} bytes")
+        read = self.read_body(self.spout.max_body_bytes)
+        if read is None:
+            return None
         try:
-            body = self.rfile.read(int(length)).decode()
+            body = read.decode()
         except UnicodeDecodeError:
-            return self._answer(400, "the body is no UTF-8")
+            return self.answer(400, "the body is no UTF-8")
         if self.path.startswith(_RESULT):
-            return self._answer(*self.spout.result(self.path.removeprefix(_RESULT), body))
+            return self.answer(*self.spout.result(self.path.removeprefix(_RESULT), body))
         root, function, _ = self._parts()
         return self._call(root, function, body)
 
     def _call(self, root: str, function: str, args: str) -> None:
         if root != "drpc":
-            self._answer(404, "requests go to /drpc/FUNCTION/ARGS")
+            self.answer(404, "requests go to /drpc/FUNCTION/ARGS")
         else:
-            self._answer(*self.spout.call(function, args, self.headers.get("Authorization", "")))
+            self.answer(*self.spout.call(function, args, self.headers.get("Authorization", "")))
 
     def _parts(self) -> tuple[str, str, str]:
         """Return the parts of a path /drpc/FUNCTION/ARGS; arguments may have slashes of their own."""
         _, root, function, args = (*self.path.split("/", 3), "", "", "")[:4]
         return root, unquote(function), unquote(args)
-
-    def _answer(self, status: int, text: str) -> None:
-        body = text.encode("utf-8", "replace")
-        self.send_response(status)
-        self.send_header("Content-Type", "text/plain; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        if status != 200:
-            self.send_header("Connection", "close")
-            self.close_connection = True
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: a worker's log is for the topology."""
 
 
 class ReturnResults(BasicBolt):

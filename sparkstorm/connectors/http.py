@@ -28,6 +28,80 @@ _LASTING = {401: _TOKEN, 403: _TOKEN, 404: "mend the URL", 405: "mend the URL", 
 _LASTING |= dict.fromkeys((301, 302, 303, 307, 308), "it points elsewhere: mend the URL")  # a POST is not repeated at another place
 
 
+class SpoutServer:
+    """HTTP server of a spout's task, a thread for each connection; only one on loopback may go without a token."""
+
+    def __init__(self, owner: str, host: str, port: int, token_file: str | None, token_env: str | None) -> None:
+        if host not in ("127.0.0.1", "::1", "localhost") and not (token_file or token_env):
+            raise InvalidConfigError(
+                f"{owner}: listening on {host} needs a token (token_file or token_env): anyone could send requests"
+            )
+        self.host = host
+        self.port = port
+        self._secret = Secret(owner, token_file, token_env)
+
+    def open(self, context: TopologyContext, handler: type[SpoutHandler], spout: Spout) -> None:
+        """Listen on the port plus the task's index, which `port` is from then on; 0: on a free one."""
+        self._token = self._secret.read()
+        chosen = self.port + context.task_index if self.port else 0
+        bound = type("Handler", (handler,), {"spout": spout})
+        try:
+            self._server = ThreadingHTTPServer((self.host, chosen), bound)
+        except OSError as error:
+            raise InvalidConfigError(
+                f"component '{context.component_id}': {self.host}:{self.port} cannot be listened on: {error}"
+            ) from error
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, name=context.component_id, daemon=True).start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def refusal(self, authorization: str) -> tuple[int, str] | None:
+        """Return status and text for a caller whose header does not show the token; None for one who may go on."""
+        if self._token is None or hmac.compare_digest(authorization.encode(), f"Bearer {self._token}".encode()):
+            return None
+        return 401, "the Authorization header does not show the token"
+
+
+class SpoutHandler(BaseHTTPRequestHandler):
+    """One connection to a `SpoutServer`."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = 60
+    wbufsize = -1  # the head of an answer and its body in one packet
+    spout: Any
+
+    def read_body(self, most: int) -> bytes | None:
+        """Return the body of a request; None when it was answered since it has no length, or more than `most` bytes."""
+        length = self.headers.get("Content-Length", "")
+        if not length.isdigit():
+            self.answer(411, "a Content-Length is needed")
+        elif int(length) > most:
+            self.answer(413, f"the body has more than {most} bytes")
+        else:
+            return self.rfile.read(int(length))
+        return None
+
+    def answer(self, status: int, text: str) -> None:
+        """Answer with plain text; the connection stays open after a 200 alone."""
+        body = text.encode("utf-8", "replace")
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        if status != 200:
+            self.send_header("Connection", "close")
+            self.close_connection = True
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: a worker's log is for the topology."""
+
+
 class _Request:
     """A POST that waits for its rows; its answer is 200 when all are done."""
 
@@ -72,12 +146,7 @@ class Webhook(Spout):
         most_waiting: int = 256,
         max_body_bytes: int = 1 << 20,
     ) -> None:
-        if host not in ("127.0.0.1", "::1", "localhost") and not (token_file or token_env):
-            raise InvalidConfigError(
-                f"Webhook: listening on {host} needs a token (token_file or token_env): anyone could post rows"
-            )
-        self._address, self._path = (host, port), path
-        self._secret = Secret("Webhook", token_file, token_env)
+        self._server, self._path = SpoutServer("Webhook", host, port, token_file, token_env), path
         self._fields, self.patience_secs = list(fields), patience_secs
         self._most_waiting, self.max_body_bytes = most_waiting, max_body_bytes
         types = dict(fields) if isinstance(fields, Mapping) else dict.fromkeys(fields, "any")
@@ -86,19 +155,15 @@ class Webhook(Spout):
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Listen."""
         self._collector = collector
-        self._token = self._secret.read()
         self._new: deque[_Request] = deque()
         self._waiting: dict[int, _Request] = {}
         self._number = 0
-        host, port = self._address
-        handler = type("Handler", (_Handler,), {"webhook": self})
-        try:
-            self._server = ThreadingHTTPServer((host, port + context.task_index if port else 0), handler)
-        except OSError as error:
-            raise InvalidConfigError(f"component '{context.component_id}': {host}:{port} cannot be listened on: {error}") from error
-        self._server.daemon_threads = True
-        self.port = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, name="webhook", daemon=True).start()
+        self._server.open(context, _Handler, self)
+
+    @property
+    def port(self) -> int:
+        """Return the port that it listens on, once it is open."""
+        return self._server.port
 
     def next_tuple(self) -> None:
         """Emit the rows of one request."""
@@ -125,13 +190,12 @@ class Webhook(Spout):
 
     def close(self) -> None:
         """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
 
     def take(self, path: str, token: str, body: bytes, key: str | None) -> tuple[int, str]:
         """Take a request in and wait for its end, in a thread of its own; return status and text of the answer."""
-        if self._token is not None and not hmac.compare_digest(token.encode(), f"Bearer {self._token}".encode()):
-            return 401, "the Authorization header does not show the token"
+        if refused := self._server.refusal(token):
+            return refused
         if path.partition("?")[0] != self._path:
             return 404, f"rows are posted to {self._path}"
         try:
@@ -159,38 +223,15 @@ class Webhook(Spout):
                 del self._waiting[message_id]
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(SpoutHandler):
     """One connection of a sender."""
 
-    protocol_version = "HTTP/1.1"
-    timeout = 60
-    wbufsize = -1  # the head of an answer and its body in one packet
-    webhook: Webhook
-
     def do_POST(self) -> None:
-        length = self.headers.get("Content-Length", "")
-        if not length.isdigit():
-            self._answer(411, "a Content-Length is needed")
-        elif int(length) > self.webhook.max_body_bytes:
-            self._answer(413, f"the body has more than {self.webhook.max_body_bytes} bytes")
-        else:
-            body = self.rfile.read(int(length))
+        """Hand over the rows of a request."""
+        body = self.read_body(self.spout.max_body_bytes)
+        if body is not None:
             token, key = self.headers.get("Authorization", ""), self.headers.get("Idempotency-Key")
-            self._answer(*self.webhook.take(self.path, token, body, key and key[:200]))
-
-    def _answer(self, status: int, text: str) -> None:
-        self.send_response(status)
-        body = text.encode()
-        self.send_header("Content-Type", "text/plain; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        if status != 200:
-            self.send_header("Connection", "close")
-            self.close_connection = True
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: a worker's log is for the topology."""
+            self.answer(*self.spout.take(self.path, token, body, key and key[:200]))
 
 
 class HttpSink(TransactionalSink):
