@@ -337,3 +337,15 @@ def test_messages_of_a_batch_are_settled_as_if_each_were_alone(seed: int, size: 
 
 def test_a_batch_takes_an_eighth_of_the_limit() -> None:
     assert [Pending(limit).batch_size(512) for limit in (None, 5000, 1000, 8, 5)] == [512, 512, 125, 1, 1]
+
+
+@pytest.mark.parametrize("root", [tree_root(5 << 20), batch_root(5 << 20)])
+def test_a_message_that_began_and_failed_in_one_epoch_is_not_in_the_journal(root: int) -> None:
+    pending = Pending(needs_callbacks=False)
+    pending.add_batch(root, ["a"], 0)
+    pending.settle(acked=[], failed=[split(root)], now_ms=5)
+    assert pending.take_delta() == []
+    pending.add_batch(root, ["a"], 6)
+    pending.take_delta()
+    pending.settle(acked=[], failed=[split(root)], now_ms=9)
+    assert pending.take_delta() == [[], [], [split(root)]]
