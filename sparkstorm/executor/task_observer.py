@@ -1,4 +1,4 @@
-"""Seam for whatever looks on at a task: hooks of users, recordings, live shadows, capsules of failures, and taps.
+"""Observers of a task: hooks of users, recordings, live shadows, capsules of failures, and taps.
 
 Law: an observer is called in the worker's loop, between two calls of user code, and changes nothing
 of the task: no row, no state, no count. What may go wrong in it (a full disk, an error of a hook)

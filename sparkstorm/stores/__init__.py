@@ -1,1 +1,1 @@
-"""What every process of a cluster needs to reach its stores: connection file, passwords, addresses, clients, folders."""
+"""Access to the stores of a cluster, for each of its processes: connection file, passwords, addresses, clients, folders."""
