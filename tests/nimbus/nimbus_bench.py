@@ -164,12 +164,16 @@ class Bench:
         now_ms = self.clock.advance(delta_ms)
         for supervisor in self.supervisors.values():
             supervisor.step(now_ms)
+        self.step_nimbus(now_ms)
+        self.check()
+
+    def step_nimbus(self, now_ms: int) -> None:
+        """One step of Nimbus, which may find ZooKeeper away."""
         try:
             self.nimbus.step(now_ms)
         except StoreUnavailableError:
             if not self.tree.is_down:
                 raise
-        self.check()
 
     def advance(self, seconds: int) -> None:
         """Let time pass, a second at a step."""
