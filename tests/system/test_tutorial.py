@@ -27,8 +27,8 @@ _INSTALLS = ("python3 -m venv", ". .venv", "pip install")
 _LOOKS = ("python look.py", "sparkstorm dead-letters list")
 """Commands that a reader repeats until the topology has come so far."""
 _FAILS = "python -m pytest -q test_front_page.py"
-_VARIES = re.compile(r"(?<=shop-1-)\d+|(?<='user )\d+|\d[\d.]* ?s\b|\d+ h \d+ min|\.\.\.")
-"""Ids of topologies, which of several users was the first, durations, and what the page leaves out."""
+_VARIES = re.compile(r"(?<=shop-1-)\d+|(?<='user )\d+|\d[\d.]* ?s\b|\d+ h \d+ min|\.\.\.|\b(?:upgraded|remaining)\b")
+"""Ids of topologies, the first of several users, durations, the worker that is upgraded first, and what the page leaves out."""
 
 
 class Shell:
