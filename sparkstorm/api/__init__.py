@@ -21,7 +21,7 @@ from sparkstorm.api.components import (
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.functions import bolt, fold, session, sliding, spout, tumbling, windowed
 from sparkstorm.api.hooks import TaskHook, WorkerContext, WorkerHook
-from sparkstorm.api.inputs import custom, fields, partial_key
+from sparkstorm.api.inputs import custom, fields, key_range, partial_key
 from sparkstorm.api.joins import JoinBolt
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink
 from sparkstorm.api.state import ExpiringState, KeyValueState
@@ -90,6 +90,7 @@ __all__ = [
     "custom",
     "fields",
     "fold",
+    "key_range",
     "partial_key",
     "session",
     "shared_off_heap_within_node",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import BasicBolt, Bolt, Effects, Outputs, Spout, Stateful, check_effects
 from sparkstorm.api.function_components import component_of
-from sparkstorm.api.inputs import Inputs, inputs_of
+from sparkstorm.api.inputs import Inputs, inputs_of, key_range
 from sparkstorm.api.signatures import check_grouping, check_methods
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_times, late_stream_of
@@ -130,6 +130,10 @@ class Declarer:
         """Send tuples to the tasks in turn."""
         return self.grouping(component, Grouping("shuffle"), stream)
 
+    def load_aware_shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
+        """Send tuples to the tasks in turn, fewer to those for which more is waiting (Storm's LoadAwareShuffleGrouping)."""
+        return self.grouping(component, Grouping("load_aware_shuffle"), stream)
+
     def fields_grouping(self, component: str, *fields: str, stream: str = DEFAULT_STREAM) -> Declarer:
         """Send tuples with equal values of these fields to the same task."""
         return self.grouping(component, Grouping("fields", fields), stream)
@@ -137,6 +141,10 @@ class Declarer:
     def partial_key_grouping(self, component: str, *fields: str, stream: str = DEFAULT_STREAM) -> Declarer:
         """Send tuples with equal values to two tasks, each to the one that its sender has used less (Nasir et al., ICDE 2015)."""
         return self.grouping(component, Grouping("partial_key", fields), stream)
+
+    def key_range_grouping(self, component: str, field: str, bounds: Sequence[Any], stream: str = DEFAULT_STREAM) -> Declarer:
+        """Send tuples to the task of the range in which a field's value lies; see `key_range`."""
+        return self.grouping(component, key_range(field, bounds), stream)
 
     def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
         """Send every tuple to every task."""

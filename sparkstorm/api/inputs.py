@@ -8,9 +8,9 @@ from typing import Any, Literal, get_args
 from sparkstorm.api.components import Stateful
 from sparkstorm.errors import InvalidTopologyError, show
 from sparkstorm.model.tasks import task_count
-from sparkstorm.model.topology import DEFAULT_STREAM, Component, Grouping, Subscription, Topology
+from sparkstorm.model.topology import DEFAULT_STREAM, Component, Grouping, KeyRanges, Subscription, Topology
 
-GroupingName = Literal["shuffle", "all", "global", "none", "direct", "local_or_shuffle"]
+GroupingName = Literal["shuffle", "load_aware_shuffle", "all", "global", "none", "direct", "local_or_shuffle"]
 """A grouping without parameters, by its name."""
 Inputs = str | Sequence[str] | Mapping[str, Grouping | GroupingName]
 """Sources, each "component" or "component:stream": one, several, or with the grouping of each."""
@@ -24,6 +24,11 @@ def fields(*names: str) -> Grouping:
 def partial_key(*names: str) -> Grouping:
     """Group by fields over two tasks: each tuple goes to the one that its sender has used less."""
     return Grouping("partial_key", names)
+
+
+def key_range(field: str, bounds: Sequence[Any]) -> Grouping:
+    """Group by ranges of a field: the bounds ascend, each begins a range, and neighbouring ranges share a task."""
+    return Grouping("key_range", (field,), KeyRanges(bounds))
 
 
 def custom(grouping: Any) -> Grouping:
@@ -63,7 +68,7 @@ def _grouping(id: str, source: str, grouping: Any) -> Grouping:
     if grouping not in names:
         raise InvalidTopologyError(
             f"component '{id}': input '{source}' has the grouping {show(grouping)}; use fields(...), partial_key(...), "
-            f"custom(...) or one of {', '.join(map(repr, names))}"
+            f"key_range(...), custom(...) or one of {', '.join(map(repr, names))}"
         )
     return Grouping(grouping)
 
@@ -88,13 +93,13 @@ def _check_key(component: Component) -> None:
         where = f"component '{component.id}': tuples of one key ({', '.join(key)}) must reach the same of its {tasks} tasks, but"
         kind, stream = each.grouping.kind, f"stream '{each.stream}' of '{each.component}'"
         names = ", ".join(f"'{name}'" for name in (each.component, *key))
-        if kind in ("shuffle", "none", "local_or_shuffle"):
+        if kind in ("shuffle", "load_aware_shuffle", "none", "local_or_shuffle"):
             raise InvalidTopologyError(f"{where} {stream} comes by {kind} grouping; use fields_grouping({names}), or one task")
-        if kind == "fields" and not set(each.grouping.fields) <= set(key):
+        if kind in ("fields", "key_range") and not set(each.grouping.fields) <= set(key):
             raise InvalidTopologyError(
                 f"{where} {stream} is grouped by {', '.join(each.grouping.fields)}; use fields_grouping({names}), or one task"
             )
-        if kind not in ("fields", "global"):
+        if kind not in ("fields", "key_range", "global"):
             continue
         if first is not None and _by(component, first) != _by(component, each):
             raise InvalidTopologyError(
@@ -104,7 +109,7 @@ def _check_key(component: Component) -> None:
         first = first or each
 
 
-def _by(component: Component, each: Subscription) -> tuple[str, tuple[int, ...]]:
+def _by(component: Component, each: Subscription) -> tuple[str, tuple[int, ...], Any]:
     """Return how an input is grouped: the places of its fields in its key, since the keys of a join have several names."""
     key = key_of_input(component.instance, each.component, each.stream)
-    return each.grouping.kind, tuple(key.index(name) for name in each.grouping.fields)
+    return each.grouping.kind, tuple(key.index(name) for name in each.grouping.fields), each.grouping.custom

@@ -25,7 +25,7 @@ from sparkstorm.model.tuples import Tuple
 
 _MOST_BYTES = 10 << 20
 _PLACE = re.compile(r"\$\{([^}\n]+)\}")
-_KINDS = {"shuffle", "all", "global", "none", "direct", "local_or_shuffle", "fields", "custom", "partial_key"}
+_KINDS = {"shuffle", "load_aware_shuffle", "all", "global", "none", "direct", "local_or_shuffle", "fields", "custom", "partial_key"}
 _TOP = {"name", "config", "components", "includes", "spouts", "bolts", "streams", "workerHooks", "topologySource"}
 
 

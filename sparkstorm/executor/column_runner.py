@@ -22,8 +22,7 @@ from sparkstorm.executor.pieces import is_piece, joined, unfold
 from sparkstorm.executor.runner import BasicCollector, BasicRunner, Row
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import USER_ERRORS, raise_out_of_memory
-from sparkstorm.grouping.hashing import stable_hash
-from sparkstorm.grouping.routes import Rows
+from sparkstorm.grouping.routes import Rows, place_of
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.tuples import Roots, union_roots
 from sparkstorm.transport.batch_columns import plain_batch
@@ -183,8 +182,13 @@ def _divider(to: Subscription) -> Divide | None:
             return lambda batch: [(rows, batch) for rows in lists]
         case "global":
             return lambda batch: [(lists[0], batch)]
-        case "fields":
-            return _ByKey(to.positions, lists) if len(lists) > 1 else lambda batch: [(lists[0], batch)]
+        case "fields" if len(lists) == 1:
+            return lambda batch: [(lists[0], batch)]
+        case "fields" | "key_range":
+            return _ByKey(to.positions, lists, place_of(to.grouping, len(lists)))
+        case "load_aware_shuffle" if to.ring is not None:
+            by_load = to.ring.turns
+            return lambda batch: [(next(by_load), batch)]
         case "shuffle" | "none" | "local_or_shuffle":
             is_local = to.grouping.kind == "local_or_shuffle"
             preferred = [target.rows for target in to.targets if target.is_local and is_local] or lists
@@ -195,11 +199,12 @@ def _divider(to: Subscription) -> Divide | None:
 
 
 class _ByKey:
-    """Fields grouping of a batch: the same task as each row by itself; rows of one task keep their order."""
+    """Fields or key-range grouping of a batch: the same task as each row by itself; rows of one task keep their order."""
 
-    def __init__(self, positions: Sequence[int], lists: Sequence[Rows]) -> None:
+    def __init__(self, positions: Sequence[int], lists: Sequence[Rows], place_of_key: Callable[[Any], int]) -> None:
         self._positions = positions
         self._lists = lists
+        self._place_of_key = place_of_key
         self._place_by_key: dict[Any, int] = {}
         self._kind = np.int16 if len(lists) < 1 << 15 else np.int32  # short numbers are sorted in one pass
 
@@ -235,9 +240,9 @@ class _ByKey:
         try:
             place = self._place_by_key.get(key)
         except TypeError:  # a list or mapping cannot be remembered
-            return stable_hash(key) % len(self._lists)
+            return self._place_of_key(key)
         if place is None:
             if len(self._place_by_key) >= _CACHED_KEYS:
                 self._place_by_key.clear()
-            place = self._place_by_key[key] = stable_hash(key) % len(self._lists)
+            place = self._place_by_key[key] = self._place_of_key(key)
         return place

@@ -15,6 +15,7 @@ from typing import Any
 
 from sparkstorm.errors import CodecError, InvalidTopologyError
 from sparkstorm.executor.output_clock import OutputClock
+from sparkstorm.grouping.load_ring import LoadRing
 from sparkstorm.grouping.routes import (
     MakeTarget,
     PickMany,
@@ -24,6 +25,7 @@ from sparkstorm.grouping.routes import (
     is_single,
     pick_many,
     pick_one,
+    ring_of,
 )
 from sparkstorm.model.compiled import core
 from sparkstorm.model.topology import BAD_STREAM, DEFAULT_STREAM, Grouping, Topology
@@ -47,6 +49,7 @@ class Subscription:
     targets: Sequence[Target]
     seed: int
     has_clock: bool
+    ring: LoadRing | None
 
 
 class Route:
@@ -86,12 +89,13 @@ class Route:
         self.targets += targets
         positions = [self.source.position(f) for f in grouping.fields]
         has_clock = output is not None and output.clock is not None
-        self.subscriptions.append(Subscription(grouping, positions, targets, seed, has_clock))
+        ring = ring_of(grouping, targets, seed)
+        self.subscriptions.append(Subscription(grouping, positions, targets, seed, has_clock, ring))
         if grouping.kind == "direct":
             self.direct_rows.update((t.task, t.rows) for t in targets)
             self.direct_outputs.update((t.task, output) for t in targets if output is not None)
         elif is_single(grouping):
-            picker = pick_one(grouping, positions, targets, seed)
+            picker = pick_one(grouping, positions, targets, seed, ring)
             self.singles.append(picker if output is None else output.one(picker))
         else:
             several = pick_many(grouping, task, targets)

@@ -7,13 +7,14 @@ as the worker lives. PURE: first tasks and ties come from the seed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.grouping.hashing import stable_hash
+from sparkstorm.grouping.load_ring import LoadRing
 from sparkstorm.model.compiled import core
 from sparkstorm.model.topology import Grouping
 
@@ -51,16 +52,33 @@ def is_single(grouping: Grouping) -> bool:
     return grouping.kind not in ("all", "custom", "direct")
 
 
-def pick_one(grouping: Grouping, positions: Sequence[int], targets: Sequence[Target], seed: int) -> PickOne:
-    """Return the picker of a grouping that chooses one task; targets are sorted by task id."""
+def ring_of(grouping: Grouping, targets: Sequence[Target], seed: int) -> LoadRing | None:
+    """Return the turns of a load-aware shuffle; None for another grouping."""
+    is_one = grouping.kind == "load_aware_shuffle"
+    return LoadRing({target.task: target.rows for target in targets}, seed) if is_one and targets else None
+
+
+def place_of(grouping: Grouping, count: int) -> Callable[[Any], int]:
+    """Return the function from a key to the place of its task among so many; `grouping` is by fields or by key ranges."""
+    if grouping.kind == "key_range":
+        return lambda key: int(grouping.custom.place(key, count))
+    return lambda key: stable_hash(key) % count
+
+
+def pick_one(
+    grouping: Grouping, positions: Sequence[int], targets: Sequence[Target], seed: int, ring: LoadRing | None = None
+) -> PickOne:
+    """Return the picker of a grouping that chooses one task; targets are sorted by task id, `ring` is that of `ring_of`."""
     rows = [t.rows for t in targets]
+    if ring is not None:
+        return _by_turns(ring.turns)
     match grouping.kind:
         case "global":
             return _always(rows[0])
         case "fields" if len(rows) == 1:
             return _always(rows[0])
-        case "fields":
-            return _by_key(positions, rows)
+        case "fields" | "key_range":
+            return _by_key(positions, rows, place_of(grouping, len(rows)))
         case "partial_key":
             return _by_least_used(positions, rows)
         case "local_or_shuffle":
@@ -89,19 +107,22 @@ def _always(rows: Rows) -> PickOne:
 
 def _in_turn(rows: Sequence[Rows], seed: int) -> PickOne:
     start = seed % len(rows)
-    turns = cycle([*rows[start:], *rows[:start]])
+    return _by_turns(cycle([*rows[start:], *rows[:start]]))
+
+
+def _by_turns(turns: Iterator[Rows]) -> PickOne:
     if core is not None:
         return core.Pick(_IN_TURN, 0, turns, None)  # type: ignore[no-any-return]
     return lambda values: next(turns)
 
 
-def _by_key(positions: Sequence[int], rows: Sequence[Rows]) -> PickOne:
-    count, cached, misses = len(rows), dict[Any, Rows](), 0
+def _by_key(positions: Sequence[int], rows: Sequence[Rows], place: Callable[[Any], int]) -> PickOne:
+    cached, misses = dict[Any, Rows](), 0
     find = cached.get
 
     def choose(key: Any) -> Rows:
         nonlocal misses
-        chosen = rows[stable_hash(key) % count]
+        chosen = rows[place(key)]
         if len(cached) >= _CACHED_KEYS:
             misses += 1
             if misses < _CACHED_KEYS * _MISSES_PER_KEY:

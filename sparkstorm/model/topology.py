@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
-from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.errors import InvalidTopologyError, show
 
 DEFAULT_STREAM = "default"
 BAD_STREAM = "bad"  # by convention: records that a source cannot turn into tuples
@@ -22,8 +24,23 @@ MAX_NAME_CHARS = 150  # a worker's log is named after it, and file systems take 
 LATE_PREFIX = "__late:"
 """Prefix of the stream's name under which rows that are late for their receiver are sent."""
 
-GroupingKind = Literal["shuffle", "fields", "partial_key", "all", "global", "none", "direct", "local_or_shuffle", "custom"]
+GroupingKind = Literal[
+    "shuffle",
+    "load_aware_shuffle",
+    "fields",
+    "partial_key",
+    "key_range",
+    "all",
+    "global",
+    "none",
+    "direct",
+    "local_or_shuffle",
+    "custom",
+]
 ComponentKind = Literal["spout", "bolt", "system"]
+
+# Sets have an order, but not one in which each two of them come one after the other; lists are more than one key.
+_NO_BOUNDS = (set, frozenset, list, tuple)
 
 # The rule of JStorm's Common.validate_ids: letters, digits and a few marks; '__' is kept for the system.
 _ID = re.compile(r"[a-zA-Z0-9\-_/.$<>()#]+")
@@ -50,11 +67,70 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Choice of the receiving tasks: `fields` for fields and partial_key grouping, `custom` for user code."""
+    """Choice of the receiving tasks: `fields` by which it goes, `custom` for user code or the KeyRanges of key_range."""
 
     kind: GroupingKind
     fields: tuple[str, ...] = ()
     custom: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRanges:
+    """Ranges of a sortable key between ascending bounds; a bound belongs to the range above it.
+
+    The bounds are in the topology, so a key's task is the same live, after any crash and in a replay. Left out: bounds from
+    a sample of the data, which would differ between runs.
+
+    >>> ranges = KeyRanges((10, 100))
+    >>> [ranges.place(amount, 3) for amount in (-5, 9, 10, 99, 100)]
+    [0, 0, 1, 1, 2]
+    """
+
+    bounds: tuple[Any, ...]
+
+    def __init__(self, bounds: Sequence[Any]) -> None:
+        """Take the bounds; InvalidTopologyError when there are none, or they have no order or another one."""
+        if isinstance(bounds, str | bytes) or not isinstance(bounds, Sequence) or not bounds:
+            raise InvalidTopologyError(
+                f"key_range needs a list of bounds, as in key_range('amount', [10, 100]), not {show(bounds)}"
+            )
+        for bound in bounds:
+            if isinstance(bound, _NO_BOUNDS) or not _is_less(bound, bound, or_equal=True):
+                raise InvalidTopologyError(
+                    f"key_range cannot have the bound {show(bound)}: bounds are numbers, texts, bytes, dates or datetimes"
+                )
+        for low, high in pairwise(bounds):
+            if not _is_less(low, high):
+                raise InvalidTopologyError(
+                    f"key_range needs bounds of one type in ascending order, but {show(low)} is followed by {show(high)}; sort "
+                    "them, and drop those that are there twice"
+                )
+        object.__setattr__(self, "bounds", tuple(bounds))
+
+    @property
+    def count(self) -> int:
+        """Number of ranges."""
+        return len(self.bounds) + 1
+
+    def place(self, key: Any, tasks: int) -> int:
+        """Return which of so many tasks has a key's range, neighbouring ranges together; None is below everything, NaN above.
+
+        InvalidTopologyError for a key that has no order with the bounds.
+        """
+        try:
+            return 0 if key is None else bisect_right(self.bounds, key) * tasks // self.count
+        except (TypeError, ArithmeticError):  # a Decimal that is NaN signals
+            bounds = show(list(self.bounds))
+            raise InvalidTopologyError(
+                f"key_range grouping has no place for the key {show(key)} among its bounds {bounds}; give bounds of its type"
+            ) from None
+
+
+def _is_less(low: Any, high: Any, or_equal: bool = False) -> bool:
+    try:
+        return bool(low <= high if or_equal else low < high)
+    except (TypeError, ArithmeticError):  # no order; a Decimal that is NaN
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +270,12 @@ def _validate_subscription(topology: Topology, component: Component, subscriptio
         raise InvalidTopologyError(
             f"{where} groups stream '{subscription.stream}' of '{source.id}' by unknown field '{missing[0]}'; "
             f"it declares {', '.join(stream.fields) or 'none'}"
+        )
+    ranges = subscription.grouping.custom
+    if isinstance(ranges, KeyRanges) and (component.num_tasks or component.parallelism) > ranges.count:
+        raise InvalidTopologyError(
+            f"{where} has {component.num_tasks or component.parallelism} tasks for the {ranges.count} key ranges of its input from "
+            f"'{source.id}', and some would get nothing; give more bounds or fewer tasks"
         )
     if (subscription.grouping.kind == "direct") != stream.direct:
         raise InvalidTopologyError(

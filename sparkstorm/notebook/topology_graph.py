@@ -72,6 +72,8 @@ def grouping_words(grouping: Grouping) -> str:
     """Return a grouping in words: its kind, or the fields that choose the task."""
     if grouping.kind == "fields":
         return f"by {', '.join(grouping.fields)}"
+    if grouping.kind == "key_range":
+        return f"by ranges of {', '.join(grouping.fields)}"
     if grouping.kind == "partial_key":
         return f"partly by {', '.join(grouping.fields)}"
     return grouping.kind.replace("_", " ")

@@ -1,8 +1,8 @@
 """Causes that make a live result depend on chance, by component: from the topology and from the evidence of the replay's tasks.
 
 The promise (docs/architecture.md): per component and stream the same multiset of tuples, and the same state per key, when inputs of
-bolts that keep something come by fields, global or all grouping, results do not depend on how senders interleave (or rows are
-brought into the order of their event time in both runs), and time is event time. Every warning names its cause.
+bolts that keep something come by fields, key-range, global or all grouping, results do not depend on how senders interleave (or
+rows are brought into the order of their event time in both runs), and time is event time. Every warning names its cause.
 
 A bolt keeps something when it has a state or windows, and when the replay saw it hold inputs or change its attributes. Before a
 component has run, its task numbers stand for what is not known: each task may send. PURE.

@@ -13,9 +13,9 @@ from typing import Any, Unpack
 
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.executor.state import merged_states
-from sparkstorm.grouping.hashing import stable_hash
+from sparkstorm.grouping.routes import place_of
 from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.topology import LATE_PREFIX, Topology
+from sparkstorm.model.topology import LATE_PREFIX, Grouping, Topology
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.values.metric_values import MetricValue
 from sparkstorm.replay.equality_warnings import ReplayWarning, warnings_of
@@ -139,7 +139,8 @@ def run_stages(
             made = _over_data(run, parts.get(stage.feed, ((),)))
         else:
             arrived = [c for source in plan.exchanges_into(stage) for c in chunks_by_stage[source.number]]
-            made = _over_chunks(run, arrived, states.get(stage.bolts[0], {}))
+            bolt = stage.bolts[0]
+            made = _over_chunks(run, arrived, states.get(bolt, {}), plan.key_grouping(bolt))
         chunks_by_stage[stage.number] = made
     _collect(plan, {feed: list(chain(*each)) for feed, each in parts.items()}, chunks_by_stage, results, job.wanted)
     return list(chain(*chunks_by_stage.values()))
@@ -187,21 +188,22 @@ def _at(place: int, row: tuple[Any, ...]) -> int:
     return LONG_AGO if at_ms is None else at_ms
 
 
-def _over_chunks(run: StageRun, arrived: Iterable[Chunk], initial: Mapping[Any, Any]) -> list[Chunk]:
+def _over_chunks(run: StageRun, arrived: Iterable[Chunk], initial: Mapping[Any, Any], by: Grouping) -> list[Chunk]:
     tasks = run.job.plan.tasks(run.stage.bolts[0])
     chunks = [Chunk(START, task, 0, 0, 0, task, "", 0, b"") for task in tasks]
-    chunks += state_chunks(tasks, ((key, value, None) for key, value in initial.items()))
+    chunks += state_chunks(tasks, ((key, value, None) for key, value in initial.items()), by)
     chunks += [c for c in arrived if c.kind in (CLOCK, ROWS) and c.target in tasks]
     return list(run.over_chunks(sorted(chunks, key=order_of)))
 
 
-def state_chunks(tasks: Sequence[int], rows: Iterable[tuple[Any, Any, int | None]]) -> list[Chunk]:
-    """Return chunks of an initial state; a row without a task goes to the task of fields grouping by its key."""
+def state_chunks(tasks: Sequence[int], rows: Iterable[tuple[Any, Any, int | None]], by: Grouping) -> list[Chunk]:
+    """Return chunks of an initial state; a row without a task goes to that of its key under the grouping `by`."""
     pairs: dict[int, list[Any]] = {}
+    place = place_of(by, len(tasks))
     for key, value, task in rows:
-        # By the hash of fields grouping. A state that a bolt
+        # As tuples of this key come. A state that a bolt
         # keeps under other keys needs the task beside it.
-        home = tasks[stable_hash(key) % len(tasks)] if task is None else task
+        home = tasks[place(key)] if task is None else task
         pairs.setdefault(home, []).append([key, value])
     writer = ChunkWriter(Codec(), 0, False)
     return [chunk for task in sorted(pairs) for chunk in writer.state(STATE, task, pairs[task])]

@@ -24,7 +24,7 @@ from sparkstorm.tasks.task_parts import TaskParts
 
 # Groupings that leave the choice of the task to the
 # runtime, so a task of the same partition will do.
-_FREE = ("shuffle", "none", "local_or_shuffle")
+_FREE = ("shuffle", "load_aware_shuffle", "none", "local_or_shuffle")
 NOT_RUN = (Effects.MUTE, Effects.REDIRECT)
 INPUT_MARK = "!input"
 
@@ -84,6 +84,11 @@ class Plan:
     def stateful(self) -> list[str]:
         """Return the bolts that keep a state."""
         return [c.id for c in self.topology.bolts if isinstance(c.instance, Stateful)]
+
+    def key_grouping(self, component: str) -> Grouping:
+        """Return the grouping by which the keys of a bolt's state find their tasks: key ranges of an input, else fields."""
+        groupings = [each.grouping for each in self.topology.components[component].inputs]
+        return next((each for each in groupings if each.kind == "key_range"), Grouping("fields"))
 
     def stage_of(self, component: str, stream: str) -> Stage:
         """Return the stage that emits a stream."""

@@ -18,7 +18,7 @@ from sparkstorm.replay.evidence import Evidence
 from sparkstorm.replay.plan import Feed, Plan
 from sparkstorm.windowing.settings import TimeSettings, settings_of
 
-DEPENDABLE = ("fields", "global", "all")
+DEPENDABLE = ("fields", "key_range", "global", "all")
 """Groupings by which a tuple's values alone decide which tasks get it."""
 
 

@@ -29,7 +29,7 @@ from sparkstorm.api.columns import rows_of
 from sparkstorm.api.value_columns import plain_values
 from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.hosting.spark_versions import VARIANT, arrow_type, dealt_by_id
-from sparkstorm.model.topology import Subscription
+from sparkstorm.model.topology import Grouping, Subscription
 from sparkstorm.replay.arrow_map import MapBatches, batches_of, chunks_in, map_in_arrow, quoted
 from sparkstorm.replay.equality_warnings import depends_on_order
 from sparkstorm.replay.evidence import Evidence
@@ -221,7 +221,7 @@ class SparkStages:
         arrived = self._starts(tasks)
         for bolt in stage.bolts[:1]:
             if bolt in self._states:
-                arrived = arrived.union(map_in_arrow(self._states[bolt], packing(bolt, tasks), DDL))
+                arrived = arrived.union(map_in_arrow(self._states[bolt], packing(bolt, tasks, self._plan.key_grouping(bolt)), DDL))
         for source in self._plan.exchanges_into(stage):
             # Spark's filter, before the shuffle: chunks of
             # other stages and of results are not moved.
@@ -358,8 +358,8 @@ def _rare_collections() -> Iterator[None]:
         gc.set_threshold(*former)
 
 
-def packing(component: str, tasks: Sequence[int]) -> MapBatches:
-    """Return a function that turns an initial state into chunks for its tasks."""
+def packing(component: str, tasks: Sequence[int], by: Grouping) -> MapBatches:
+    """Return a function that turns an initial state into chunks for its tasks, found by the grouping `by`."""
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -376,7 +376,7 @@ def packing(component: str, tasks: Sequence[int]) -> MapBatches:
                     f"initial state: task {wrong} is none of {tasks[0]} to {tasks[-1]}; was the "
                     "state taken under another parallelism?"
                 )
-            yield from batches_of(state_chunks(tasks, pairs))
+            yield from batches_of(state_chunks(tasks, pairs, by))
 
     return pack
 

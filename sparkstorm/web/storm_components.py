@@ -11,7 +11,13 @@ from sparkstorm.insight.records import ComponentView, TaskView, TopologyView, Wi
 from sparkstorm.web.storm_answers import ERROR_CHARS, WINDOWS, error_fields, log_link, number, pretty, process, shown, window_hint
 
 _LAG = re.compile(r"lag\.(.+)/([0-9]+)\.(position|head)")
-_GROUPINGS = {"local_or_shuffle": "localOrShuffle", "custom": "customObject", "global": "fields"}
+_GROUPINGS = {
+    "local_or_shuffle": "localOrShuffle",
+    "load_aware_shuffle": "shuffle",
+    "custom": "customObject",
+    "key_range": "customObject",
+    "global": "fields",
+}
 TaskWindow = Callable[[int, str], Window]
 """Gives a window of a task by its name."""
 

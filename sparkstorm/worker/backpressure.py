@@ -9,8 +9,9 @@ waits there, and its commit brings that along.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from sparkstorm.grouping.load_ring import LoadRing
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.transport.base import Pressure
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
@@ -21,6 +22,10 @@ from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 # was paid for stays unused. Not measured; tests/worker/test_backpressure.py fills a store.
 SPOUTS_STOP_AT = 0.6
 _BOLTS_STOP_AT = 0.8
+# Over which the least backlog of a receiver is taken (see grouping/load_ring.py): Storm looks once a second. Half of it may
+# have one commit of a loaded worker, whose rows are then taken for a backlog; with double a slow task gets its full share
+# for twice as long. Not measured.
+_LOAD_MS = 200
 # Between two looks whether those that hold a task back have drained: a commit brings the news. Half of
 # it commits twice as often while a task is held back; double lets it rest up to 5 ms longer. Not
 # measured.
@@ -30,7 +35,11 @@ LOOK_MS = 5
 class Backpressure:
     """Set of this worker's tasks that are held back."""
 
-    def __init__(self, plan: WorkerPlan) -> None:
+    def __init__(self, plan: WorkerPlan, rings: Iterable[LoadRing] = ()) -> None:
+        """`rings`: the turns of load-aware shuffles of this worker's tasks."""
+        self._rings = tuple(rings)
+        self._least: dict[int, int] = {}  # waiting bytes by task, the least since the rings were turned
+        self._load_due_ms = 0
         self._high = plan.settings.inbox_high_bytes
         cycle = plan.topology.cycles()
         fed_by_task = {task: _fed_tasks(plan, task, cycle) for task in plan.tasks}
@@ -64,7 +73,7 @@ class Backpressure:
         """Return whether this task must wait for those it feeds."""
         return bool(self._full) and not self._full.isdisjoint(self._fed_by_task[task])
 
-    def note(self, pressure: Pressure) -> None:
+    def note(self, pressure: Pressure, now_ms: int) -> None:
         """Take in what the last commit learned; a task that was held back goes on at half the mark.
 
         In a store that is nearly full whatever waits holds its senders back: it drains from the sinks upwards, and since the
@@ -72,6 +81,7 @@ class Backpressure:
         """
         self._fullness = pressure.fullness
         self._waiting.update(pressure.backlog_by_task)
+        self._note_load(pressure.backlog_by_task, now_ms)
         high = self._high if pressure.fullness < _BOLTS_STOP_AT else 0
         for task, waiting in pressure.backlog_by_task.items():
             if waiting > high:
@@ -80,6 +90,19 @@ class Backpressure:
             # commit.
             elif waiting <= high // 2:
                 self._full.discard(task)
+
+    def _note_load(self, backlog_by_task: Mapping[int, int], now_ms: int) -> None:
+        """Take a look at what waits, and let the rings of load-aware shuffles follow it now and then."""
+        if not self._rings:
+            return
+        least = self._least
+        for task, waiting in backlog_by_task.items():
+            least[task] = min(least.get(task, waiting), waiting)
+        if now_ms >= self._load_due_ms:
+            self._load_due_ms = now_ms + _LOAD_MS
+            for ring in self._rings:
+                ring.refresh(least)
+            least.clear()
 
 
 def _reached(fed_by_task: Mapping[int, frozenset[int]], task: int) -> frozenset[int]:

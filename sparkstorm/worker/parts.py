@@ -56,7 +56,7 @@ class WorkerParts:
         # metrics: both need the counts above.
         self.task_set = TaskFactory(plan, self._services()).build(self.claim)
         self.origin = ids.root()  # names this process in the entries that it writes
-        self.backpressure = Backpressure(plan)
+        self.backpressure = Backpressure(plan, self.task_set.load_rings())
         self.counters = Counters(plan, self.task_set, self.progress, self.meters)
         self.breaker = CircuitBreaker(plan, self.task_set.bolts, self.counters.of, self.report)
         capsules = Capsules(plan, self.task_set.bolts.values())

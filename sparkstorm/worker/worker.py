@@ -264,7 +264,7 @@ class Worker:
         if pressure is None:
             return now_ms + self._commits.pause_ms
         self._budget.note_commit(self._commits.took_ms)
-        self.parts.backpressure.note(pressure)
+        self.parts.backpressure.note(pressure, now_ms)
         self._witness.note(pressure.step, now_ms)
         self._task_set.settle()
         self._sinks.note_commit()

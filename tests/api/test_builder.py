@@ -23,7 +23,7 @@ from sparkstorm.api import (
     Window,
 )
 from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.topology import Grouping, Subscription
+from sparkstorm.model.topology import Grouping, KeyRanges, Subscription
 
 
 class Lines(Spout):
@@ -125,9 +125,11 @@ def test_every_grouping_has_its_word() -> None:
         .all_grouping("join", stream="late")
         .direct_grouping("join", stream="to")
     )
-    for n, word in enumerate(("global", "none", "local_or_shuffle")):
+    words = ("global", "none", "local_or_shuffle", "load_aware_shuffle")
+    for n, word in enumerate(words):
         getattr(made.set_bolt(f"b{n}", Split()), f"{word}_grouping")("lines")
     made.set_bolt("c", Split()).custom_grouping("lines", chooser)
+    made.set_bolt("r", Split(), 2).key_range_grouping("lines", "number", [10, 100])
     components = made.build().components
     assert components["b"].inputs == (
         Subscription("lines", "default", Grouping("fields", ("line", "number"))),
@@ -135,8 +137,9 @@ def test_every_grouping_has_its_word() -> None:
         Subscription("join", "late", Grouping("all")),
         Subscription("join", "to", Grouping("direct")),
     )
-    assert [components[f"b{n}"].inputs[0].grouping.kind for n in range(3)] == ["global", "none", "local_or_shuffle"]
+    assert [components[f"b{n}"].inputs[0].grouping.kind for n in range(4)] == list(words)
     assert components["c"].inputs[0].grouping.custom is chooser
+    assert components["r"].inputs[0].grouping == Grouping("key_range", ("number",), KeyRanges([10, 100]))
 
 
 def test_a_built_topology_does_not_change_with_its_builder() -> None:
@@ -188,6 +191,15 @@ MISTAKES: dict[str, tuple[Callable[[TopologyBuilder], Any], str]] = {
     "no partial key": (
         lambda b: b.set_bolt("split", Split()).partial_key_grouping("lines"),
         "component 'split': partial_key grouping on 'lines' needs at least one field",
+    ),
+    "unknown key of ranges": (
+        lambda b: b.set_bolt("split", Split()).key_range_grouping("lines", "key", [1]),
+        "by unknown field 'key'; it declares line, number",
+    ),
+    "more tasks than ranges": (
+        lambda b: b.set_bolt("split", Split(), 2, num_tasks=4).key_range_grouping("lines", "number", [10, 100]),
+        "component 'split' has 4 tasks for the 3 key ranges of its input from 'lines', and some would get nothing; "
+        "give more bounds or fewer tasks",
     ),
     "duplicate id": (
         lambda b: (b.set_bolt("split", Split()), b.set_bolt("split", Split())),

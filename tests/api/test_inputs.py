@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from sparkstorm.api import (
     custom,
     fields,
     fold,
+    key_range,
     partial_key,
     tumbling,
 )
@@ -84,6 +86,8 @@ SAME: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "fields": ({"words": fields("word", "at_ms")}, lambda d: d.fields_grouping("words", "word", "at_ms")),
     "partial key": ({"words:odd": partial_key("word")}, lambda d: d.partial_key_grouping("words", "word", stream="odd")),
     "custom": ({"words": custom(EVERYWHERE)}, lambda d: d.custom_grouping("words", EVERYWHERE)),
+    "key range": ({"words:odd": key_range("word", ["m"])}, lambda d: d.key_range_grouping("words", "word", ["m"], "odd")),
+    "load-aware": ({"words": "load_aware_shuffle"}, lambda d: d.load_aware_shuffle_grouping("words")),
     "shuffle": ({"words": "shuffle"}, lambda d: d.shuffle_grouping("words")),
     "all, global": ({"words": "all", "more": "global"}, lambda d: d.all_grouping("words").global_grouping("more")),
     "none, local": (
@@ -119,15 +123,28 @@ def test_a_keyed_bolt_subscribes_by_its_key(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", by_key())
-@pytest.mark.parametrize("grouping", ["shuffle", fields("at_ms")])
+@pytest.mark.parametrize("grouping", ["shuffle", "load_aware_shuffle", fields("at_ms"), key_range("at_ms", [5, 9])])
 def test_a_grouping_that_scatters_the_key_is_refused(form: str, grouping: Any) -> None:
     with pytest.raises(InvalidTopologyError) as refused:
         subscribed(lambda b: b.set_bolt("last", by_key()[form], 3, inputs={"words": grouping}))
-    came = "comes by shuffle grouping" if grouping == "shuffle" else "is grouped by at_ms"
+    came = f"comes by {grouping} grouping" if isinstance(grouping, str) else "is grouped by at_ms"
     assert str(refused.value) == (
         "component 'last': tuples of one key (word) must reach the same of its 3 tasks, but stream 'default' of 'words' "
         f"{came}; use fields_grouping('words', 'word'), or one task"
     )
+
+
+def three_by_key(form: str, inputs: Any, builder: TopologyBuilder) -> Any:
+    return builder.set_bolt("last", by_key()[form], 3, inputs=inputs)
+
+
+@pytest.mark.parametrize("form", by_key())
+def test_ranges_of_a_key_keep_it_together_but_differ_from_its_hash_and_from_other_ranges(form: str) -> None:
+    of_words, more = key_range("word", ["h", "p"]), "words:odd"
+    assert subscribed(partial(three_by_key, form, {"words": of_words, more: of_words}))
+    for other in (fields("word"), key_range("word", ["g", "p"])):
+        with pytest.raises(InvalidTopologyError, match="are grouped differently; group every input by the same fields"):
+            subscribed(partial(three_by_key, form, {"words": of_words, more: other}))
 
 
 def test_one_task_takes_a_key_by_any_grouping() -> None:
@@ -140,7 +157,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a grouping": (fields("word"), "inputs must name components"),
     "an unknown grouping": (
         {"words": "fields"},
-        "input 'words' has the grouping 'fields'; use fields(...), partial_key(...), custom",
+        "input 'words' has the grouping 'fields'; use fields(...), partial_key(...), key_range(...), custom",
     ),
     "no grouping": ({"words": None}, "input 'words' has the grouping None; use fields"),
     "no fields": ({"words": fields()}, "component 'last': fields grouping on 'words' needs at least one field"),

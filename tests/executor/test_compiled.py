@@ -39,6 +39,8 @@ GROUPINGS: dict[str, Callable[[Declarer], Any]] = {
     "local": lambda d: d.local_or_shuffle_grouping("spout"),
     "fields": lambda d: d.fields_grouping("spout", "b"),
     "two fields": lambda d: d.fields_grouping("spout", "a", "b"),
+    "load-aware": lambda d: d.load_aware_shuffle_grouping("spout"),
+    "key range": lambda d: d.key_range_grouping("spout", "b", ["k2", "m"]),
     "partial key": lambda d: d.partial_key_grouping("spout", "a"),
     "global": lambda d: d.global_grouping("spout"),
     "all": lambda d: d.all_grouping("spout"),

@@ -34,6 +34,8 @@ WORDS = [(f"word{n % 50}", n) for n in range(2000)]
     ("kind", "single"),
     [
         ("shuffle", True),
+        ("load_aware_shuffle", True),
+        ("key_range", True),
         ("fields", True),
         ("partial_key", True),
         ("global", True),

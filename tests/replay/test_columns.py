@@ -19,7 +19,7 @@ from sparkstorm.executor.column_runner import BatchEmitter
 from sparkstorm.executor.emitter import Emitter, Route
 from sparkstorm.executor.pieces import unfold
 from sparkstorm.grouping.routes import Target
-from sparkstorm.model.topology import Grouping, Topology
+from sparkstorm.model.topology import Grouping, KeyRanges, Topology
 from sparkstorm.model.tuples import Source as Sender
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay import EventTime, LocalResults, replay, replay_locally
@@ -156,6 +156,8 @@ def test_a_batch_has_the_time_of_its_last_row_and_ticks_cut_it() -> None:
     [
         Grouping("fields", ("key",)),
         Grouping("fields", ("key", "value")),
+        Grouping("key_range", ("key",), KeyRanges(["b", "d"])),
+        Grouping("key_range", ("value",), KeyRanges([-10, 0, 10])),
         Grouping("all"),
         Grouping("global"),
         Grouping("partial_key", ("key",)),

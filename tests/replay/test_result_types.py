@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.errors import InvalidTopologyError, ReplayFailedError
+from sparkstorm.model.topology import Grouping
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.values.tagged import MARK, read_value
 from sparkstorm.replay.arrow_map import batches_of, chunks_in
@@ -144,7 +145,7 @@ def written_and_read(pairs: Sequence[tuple[Any, Any]], columns: Any = UNDECLARED
     if path is not None and batches:
         pq.write_table(pa.Table.from_batches(batches), path)
         batches = pq.read_table(path).to_batches()
-    read = chunks_in(packing("bolt", [7])(iter(batches)))
+    read = chunks_in(packing("bolt", [7], Grouping("fields"))(iter(batches)))
     return [pair for chunk in read for pair in zip(*Codec().unpack(chunk.data)[1], strict=True)]
 
 
@@ -200,7 +201,7 @@ def test_states_of_declared_types_are_the_same_or_refused() -> None:
 def test_a_damaged_cell_of_a_first_state_is_named() -> None:
     batch = pa.RecordBatch.from_pydict({"key": ["a"], "value": [MARK + "!"]})
     with pytest.raises(ReplayFailedError, match=r"initial state of 'count': .* is no tagged text"):
-        list(packing("count", [1])(iter([batch])))
+        list(packing("count", [1], Grouping("fields"))(iter([batch])))
 
 
 # -- declarations

@@ -194,16 +194,16 @@ def test_a_sender_is_held_back_above_the_mark_and_goes_on_at_half_of_it() -> Non
     found = back_pressure()
     steps = []
     for waiting in (10_000, 10_001, 6_000, 5_001, 5_000, 6_000, 10_001):
-        found.note(Pressure({2: waiting}))
+        found.note(Pressure({2: waiting}), 0)
         steps.append(shut(found))
     assert steps == [[], [1], [1], [1], [], [], [1]]
 
 
 def test_edges_inside_a_cycle_never_hold_back_edges_out_of_it_do() -> None:
     found = back_pressure()
-    found.note(Pressure({2: 100_000, 3: 100_000}))
+    found.note(Pressure({2: 100_000, 3: 100_000}), 0)
     assert shut(found) == [1]
-    found.note(Pressure({2: 0, 3: 0, 4: 100_000}))
+    found.note(Pressure({2: 0, 3: 0, 4: 100_000}), 0)
     assert shut(found) == [3]
 
 
@@ -217,18 +217,18 @@ def test_a_sender_is_held_back_with_the_receiver_of_its_worker_that_is_held_back
     tasks = {1: "a", 2: "b", 3: "b", 4: "c"}
     for local, held_back in (((1, 2), [1, 2]), ((1,), []), ((2, 3), [2, 3])):
         found = Backpressure(WorkerPlan("t-1-1", topology, tasks, local, "n:1", {}, conf, lambda c: None))
-        found.note(Pressure({4: 20_000}))
+        found.note(Pressure({4: 20_000}), 0)
         assert shut(found, local) == held_back
 
 
 def test_in_a_store_that_is_nearly_full_anything_that_waits_holds_its_senders_back() -> None:
     found = back_pressure()
-    found.note(Pressure({2: 1, 4: 1}, fullness=0.85))
+    found.note(Pressure({2: 1, 4: 1}, fullness=0.85), 0)
     assert shut(found) == [1, 3]
     assert (found.is_store_filling, found.must_ask) == (True, True)
-    found.note(Pressure({2: 1, 4: 0}, fullness=0.85))
+    found.note(Pressure({2: 1, 4: 0}, fullness=0.85), 0)
     assert shut(found) == [1]
-    found.note(Pressure({2: 1, 4: 0}, fullness=0.5))
+    found.note(Pressure({2: 1, 4: 0}, fullness=0.5), 0)
     assert (shut(found), found.is_store_filling, found.must_ask) == ([], False, False)
 
 

@@ -27,7 +27,7 @@ _MISSING: Any = object()
 
 def may_combine(bolt: Any, grouping: Grouping) -> bool:
     """Return whether a subscriber's rows can be combined: its class is a CombiningBolt, and all rows of a key go to one task."""
-    return isinstance(bolt, CombiningBolt) and not bolt.outputs and grouping.kind in ("fields", "global")
+    return isinstance(bolt, CombiningBolt) and not bolt.outputs and grouping.kind in ("fields", "key_range", "global")
 
 
 class Combiner:

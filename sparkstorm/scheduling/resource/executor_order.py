@@ -7,7 +7,7 @@ from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.scheduling.records import TopologyView
 from sparkstorm.scheduling.resource.constraints import Constraints
 
-_SHUFFLES = frozenset({"shuffle", "localorshuffle"})
+_SHUFFLES = frozenset({"shuffle", "loadawareshuffle", "localorshuffle"})
 
 
 class Graph:

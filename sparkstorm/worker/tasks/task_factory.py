@@ -34,6 +34,7 @@ from sparkstorm.executor.sink_runner import LastEpoch, SinkRunner, SinkStore
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import USER_ERRORS, preparing
 from sparkstorm.executor.windowed_runner import TimedRunner
+from sparkstorm.grouping.load_ring import LoadRing
 from sparkstorm.model.roots import brought_home
 from sparkstorm.model.topology import ACKER, MASTER
 from sparkstorm.model.values.metric_values import MetricValue
@@ -89,6 +90,11 @@ class TaskSet:
     def emitters(self) -> list[Emitter]:
         """The emitters of its spouts and bolts."""
         return [*(spout.emitter for spout in self.spouts.values()), *(bolt.emitter for bolt in self.bolts.values())]
+
+    def load_rings(self) -> list[LoadRing]:
+        """The turns of the load-aware shuffles of its tasks."""
+        routes = [route for emitter in self.emitters for route in emitter.routes.values()]
+        return [each.ring for route in routes for each in route.subscriptions if each.ring is not None]
 
     def settle(self) -> None:
         """Take note of a successful commit."""
