@@ -32,6 +32,12 @@ _FIXED = {  # after the first byte: bytes of a value of fixed size, and its weig
     0xD3: (8, _WIDE),
 }
 _BYTES, _STRINGS, _LISTS, _MAPPINGS, _EXTENSIONS = range(5)
+_SHORT = {  # what has its length in its first byte: its kind, and that length
+    **{0x80 + length: (_MAPPINGS, length) for length in range(16)},
+    **{0x90 + length: (_LISTS, length) for length in range(16)},
+    **{0xA0 + length: (_STRINGS, length) for length in range(32)},
+    **{0xD4 + power: (_EXTENSIONS, 1 << power) for power in range(5)},
+}
 _SIZED = {  # what begins with a length: its kind, and the bytes of that length
     0xC4: (_BYTES, 1),
     0xC5: (_BYTES, 2),
@@ -80,10 +86,8 @@ def weigh_plain(data: bytes | memoryview, most: int) -> int:
             size, weight = _FIXED[first]
             at, found = min(at + size, stop), found + weight
             continue
-        if first < 0xC0:
-            kind, length = (_MAPPINGS if first < 0x90 else _LISTS, first & 15) if first < 0xA0 else (_STRINGS, first & 31)
-        elif 0xD4 <= first < 0xD9:
-            kind, length = _EXTENSIONS, 1 << (first - 0xD4)
+        if first in _SHORT:
+            kind, length = _SHORT[first]
         elif first in _SIZED:
             kind, size = _SIZED[first]
             if size > stop - at:
