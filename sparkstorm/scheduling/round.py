@@ -39,21 +39,11 @@ def plan_round(
     leaving = {} if rebalanced else leaving_executors(snapshot, alive)
     bound = {each: living - leaving.get(each, frozenset()) for each, living in alive.items()} if leaving else alive
     kept = {each: _kept(views[each], known, snapshot, bound, rebalanced, memory) for each, known in snapshot.topologies.items()}
-    frozen = {each for each, known in snapshot.topologies.items() if known.base.status == TopologyStatus.KILLED}
-    for topology_id in frozen:
-        found = snapshot.assignments.get(topology_id)
-        views[topology_id] = _without_wishes(views[topology_id], found.slot_by_executor if found else {})
+    frozen = _freeze_killed(views, snapshot)
     waiting = _hold_back(views, kept, rebalanced, frozen) if rebalanced else {}
     cluster = ClusterView(_supervisors(snapshot, alive, frozen), views.values(), kept, conf, excluded_hosts=snapshot.marks)
     cluster.previous = _previous(snapshot, bound, rebalanced)
-    # living executors on a lost supervisor may stay (JStorm's unstopped workers), also during a rebalance
-    lived_on = {
-        slot
-        for each in snapshot.assignments.values()
-        for slot in each.slot_by_executor.values()
-        if slot.node not in snapshot.supervisors
-    }
-    in_use = frozenset(cluster.used_slots()) | lived_on
+    in_use = frozenset(cluster.used_slots()) | _slots_of_lost_supervisors(snapshot)
     scheduler.schedule({each: view for each, view in views.items() if each not in frozen}, cluster)
     _check(cluster, frozen, in_use)
     answer: dict[str, Placed] = {each: cluster.placement(each).slot_by_executor for each in views if each not in frozen}
@@ -61,6 +51,28 @@ def plan_round(
     _let_stay(answer, leaving, snapshot, cluster)
     changed = _differences(snapshot, answer, rebalanced, now_ms)
     return Plan(changed, answer, dict(cluster.status), dict(cluster.refused), cluster.blacklisted_hosts - snapshot.marks.keys())
+
+
+def _freeze_killed(views: dict[str, TopologyView], snapshot: Snapshot) -> set[str]:
+    """Let topologies that are being killed keep their slots and ask for none; return their ids."""
+    frozen = {each for each, known in snapshot.topologies.items() if known.base.status == TopologyStatus.KILLED}
+    for topology_id in frozen:
+        found = snapshot.assignments.get(topology_id)
+        views[topology_id] = _without_wishes(views[topology_id], found.slot_by_executor if found else {})
+    return frozen
+
+
+def _slots_of_lost_supervisors(snapshot: Snapshot) -> set[WorkerSlot]:
+    """Return the assigned slots of supervisors that are lost.
+
+    Living executors there may stay (JStorm's unstopped workers), also during a rebalance.
+    """
+    return {
+        slot
+        for each in snapshot.assignments.values()
+        for slot in each.slot_by_executor.values()
+        if slot.node not in snapshot.supervisors
+    }
 
 
 def _let_stay(answer: dict[str, Placed], leaving: Container[str], snapshot: Snapshot, cluster: ClusterView) -> None:
