@@ -248,12 +248,17 @@ def _of_component(component: str, tasks: Sequence[TaskLoad], busiest: TaskLoad |
     if executed and len(tasks) > 1 and fullest.busy >= _SLOW and fullest.executed * len(tasks) >= _SKEW * executed:
         share = fullest.executed / executed
         found.append(Culprit(Fault.SKEWED, component, f"task {fullest.task} of {component} executes {share:.0%} of its inputs"))
-    held = max(((share, cause) for load in tasks for cause, share in load.paused.items()), default=(0.0, ""))
-    if held[0] >= _HELD:
-        is_by_load = held[1] in ("pending", "backlog") and busiest is not None and busiest.component != component
-        whom = f", behind {busiest.component}" if is_by_load and busiest is not None else ""
-        found.append(Culprit(Fault.HELD_BACK, component, f"{component} is held back {held[0]:.0%} of the time ({held[1]}){whom}"))
-    return found
+    return [*found, *_held_back(component, tasks, busiest)]
+
+
+def _held_back(component: str, tasks: Sequence[TaskLoad], busiest: TaskLoad | None) -> list[Culprit]:
+    """Return the fault of a component whose worst task is paused for much of its time."""
+    share, cause = max(((share, cause) for load in tasks for cause, share in load.paused.items()), default=(0.0, ""))
+    if share < _HELD:
+        return []
+    is_by_load = cause in ("pending", "backlog") and busiest is not None and busiest.component != component
+    whom = f", behind {busiest.component}" if is_by_load and busiest is not None else ""
+    return [Culprit(Fault.HELD_BACK, component, f"{component} is held back {share:.0%} of the time ({cause}){whom}")]
 
 
 def sentence(name: str, of: Sequence[TaskLoad], p99_ms: float | None, found: Sequence[Culprit]) -> str:

@@ -59,18 +59,16 @@ def topology_view(
     """Return the records of a topology; `before` is an earlier look and its time, from which its health is judged."""
     parts = _parts(reading, look, history, now_ms)
     base, merged = reading.base, parts.merged
-    given = len(set(reading.assignment.slot_by_executor.values())) if reading.assignment else 0
-    health = examine(base.name, before[1] if before else _begin(look), look, reading.workers_wanted, given, reading.problems)
+    slots = reading.assignment.slot_by_executor if reading.assignment else {}
+    given = len(set(slots.values()))
+    earlier = before[1] if before else _begin(look)
+    health = examine(base.name, earlier, look, reading.workers_wanted, given, reading.problems)
     tasks = {task: _task(parts, task) for task in history.tasks}
     components = {name: _component(parts, name, tasks, health) for name in history.components}
     users = [each for name, each in components.items() if not name.startswith("__")]
     spouts = [each for each in users if each.kind == "spout"]
     windows = {name: grown.topology() for name, grown in parts.grown.items()}
-    pending = sum(each.pending for each in spouts)
-    waits = any(counts.is_waiting for counts in merged.counts_by_task.values())
-    is_settled = not pending and not waits and not any(look.backlog_by_task.values())
-    reported = {counts.component for counts in merged.counts_by_task.values()}
-    is_exhausted = bool(spouts) and all(each.is_exhausted and each.id in reported for each in spouts)
+    is_settled = _is_settled(parts, spouts)
     total = sum(each.total or 0 for each in spouts)
     return TopologyView(
         id=base.topology_id,
@@ -82,21 +80,21 @@ def topology_view(
         sentence=health.sentence,
         judged_s=(now_ms - before[0]) / 1000 if before else None,
         is_well=health.is_well,
-        culprits=tuple(CulpritView(str(each.fault), each.component, each.sentence) for each in health.culprits),
+        culprits=_culprits(health),
         problems=reading.problems,
         workers_wanted=reading.workers_wanted,
         workers_given=given,
-        executors=len(reading.assignment.slot_by_executor) if reading.assignment else 0,
+        executors=len(slots),
         counts=_topology_counts(users, spouts),
         windows=windows,
-        pending=pending,
+        pending=sum(each.pending for each in spouts),
         held=sum(each.held for each in users),
         backlog_bytes=sum(look.backlog_by_task.values()),
         dead_letters=reading.dead_letters,
         total=total or None,
         done=sum(each.done or 0 for each in spouts) if total else None,
         is_settled=is_settled,
-        is_drained=is_settled and is_exhausted,
+        is_drained=is_settled and _is_exhausted(merged, spouts),
         failures=_failures(merged),
         components=components,
         edges=_edges(parts, history),
@@ -146,6 +144,22 @@ def _parts(reading: TopologyReading, look: Look, history: History, now_ms: int) 
     slots = {task: (executor, slot) for executor, slot in placed.items() for task in executor.tasks}
     grown = {name: history.grown(name) for name in WINDOWS_S}
     return _Parts(reading, look, merge(look.progress.values()), reading.beat_by_task, slots, grown, now_ms)
+
+
+def _culprits(health: Health) -> tuple[CulpritView, ...]:
+    return tuple(CulpritView(str(each.fault), each.component, each.sentence) for each in health.culprits)
+
+
+def _is_settled(parts: _Parts, spouts: list[ComponentView]) -> bool:
+    """Return whether no tuple is under way: no tree is open, no task waits and no stream holds bytes."""
+    waits = any(counts.is_waiting for counts in parts.merged.counts_by_task.values())
+    return not any(each.pending for each in spouts) and not waits and not any(parts.look.backlog_by_task.values())
+
+
+def _is_exhausted(merged: Progress, spouts: list[ComponentView]) -> bool:
+    """Return whether every spout has reported that it has nothing more to emit."""
+    reported = {counts.component for counts in merged.counts_by_task.values()}
+    return bool(spouts) and all(each.is_exhausted and each.id in reported for each in spouts)
 
 
 def _topology_counts(users: list[ComponentView], spouts: list[ComponentView]) -> Counts:
