@@ -116,22 +116,27 @@ class BoltTask(Task):
         self.changed_held: dict[str, None] = {}
         self.released: list[str] = []
         self.retries: list[tuple[int, str]] = []
-        self.executed = self.acked = 0  # since the counts were brought up to date; acked: inputs that are done
+        # since the counts were brought up to date; acked: inputs that are done
+        self.executed = self.acked = 0
         self.spent = TaskTime()
-        self.flow_by_channel: dict[tuple[str, str], EdgeCounts] = {}  # counts of its inputs by component and stream
+        # counts of its inputs by component and stream
+        self.flow_by_channel: dict[tuple[str, str], EdgeCounts] = {}
         self.is_paused = False  # by the circuit breaker
         self.oldest_ms = 0  # birth of the oldest root among the inputs of this epoch
         # Entries of this worker's own tasks that lie in this task's stream: later rows queue behind
         # them, or they would overtake.
         self.spilled = 0
-        self.caught_up_at = (0, 0)  # newest frame of former owners; until it is consumed, local rows queue behind it too
-        self.sent_ms: int | None = None  # of the entry that is executed; None for rows of this worker
+        # newest frame of former owners; until it is consumed, local rows queue behind it too
+        self.caught_up_at = (0, 0)
+        # of the entry that is executed; None for rows of this worker
+        self.sent_ms: int | None = None
         # Rows between two looks at the clock: few until the bolt has shown that it is fast, since
         # the first batch of a slow one would hold up every other task.
         self.pace = 1
         # Not the entry's id: a row from an open block has none.
         self.new_key = new_key
-        self.time: TaskEventTime | None = None  # none: nobody who lives by time is here or behind it
+        # none: no component that depends on event time is here or downstream
+        self.time: TaskEventTime | None = None
         self.observers: list[TaskObserver] = []
         self.watch: CallWatch | None = None
         self.expect: Expect | None = None  # of a lazy state
@@ -140,9 +145,11 @@ class BoltTask(Task):
         self._rows_runner = runner if isinstance(runner, BasicRunner) else None
         self._columns_runner = runner if isinstance(runner, ColumnRunner) else None
         self.began_us = 0  # when the call under way began
-        self.done_since: list[int] = []  # begin of the first execute of inputs that are done since the meter has looked
+        # begin of the first execute of inputs that are done since the meter has looked
+        self.done_since: list[int] = []
         self._held_by_tuple: dict[int, str] = {}
-        self._births: list[tuple[int, str]] = []  # heap over held inputs; those let go of are dropped when they surface
+        # heap over held inputs; those let go of are dropped when they surface
+        self._births: list[tuple[int, str]] = []
 
     def execute(self, epoch: Epoch, rows: Sequence[Row], may_have_pieces: bool = False) -> list[FailedInput]:
         """Run rows of one channel, pieces of batches among them; returns failed ones.
