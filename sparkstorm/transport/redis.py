@@ -104,18 +104,7 @@ class RedisTransport:
         # fences nobody but former owners.
         answer = self._claim_script.call(self._keys.prefix, lambda: arguments)
         self._require_whole(owner, answer)
-        if answer[0] == b"ENDED":
-            raise ended_error(self._topology_id)
-        if answer[0] == b"LOST":
-            raise lost_error(self._topology_id, known, int(answer[1]), 1000 * int(answer[2]))
-        if answer[0] == b"FORMAT":
-            raise StoreInconsistentError(
-                f"the data of topology {self._topology_id} in Redis were written by another version of SparkStorm (frames of "
-                f"version {text(answer[1])}, here {text(answer[2])}): finish the run with that version, or kill the topology "
-                "and submit it again (a run of your own: --fresh)"
-            )
-        if answer[0] != b"OK":
-            raise FencedError(f"task {text(answer[1])} belongs to token {text(answer[2])} now")
+        self._require_granted(known, answer)
         # Before the records are read: a connection that is made anew while they are read may be to
         # another server, whose answers must be doubted.
         proven = self._link.number
@@ -137,6 +126,21 @@ class RedisTransport:
         )
         self._standing, self._proven = Commit(owner, dict(token_by_task), claim.generation, claim.seq), proven
         return claim
+
+    def _require_granted(self, known: StoreMark, answer: list[Any]) -> None:
+        """Raise the error of a claim that the script has refused."""
+        if answer[0] == b"ENDED":
+            raise ended_error(self._topology_id)
+        if answer[0] == b"LOST":
+            raise lost_error(self._topology_id, known, int(answer[1]), 1000 * int(answer[2]))
+        if answer[0] == b"FORMAT":
+            raise StoreInconsistentError(
+                f"the data of topology {self._topology_id} in Redis were written by another version of SparkStorm (frames of "
+                f"version {text(answer[1])}, here {text(answer[2])}): finish the run with that version, or kill the topology "
+                "and submit it again (a run of your own: --fresh)"
+            )
+        if answer[0] != b"OK":
+            raise FencedError(f"task {text(answer[1])} belongs to token {text(answer[2])} now")
 
     def record(self, task: int) -> TaskRecord:
         """Return the stored record of a task."""
