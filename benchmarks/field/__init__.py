@@ -1,0 +1,1 @@
+"""The benchmarks by which the field compares stream processors, each against an oracle, beside other systems."""

@@ -1,0 +1,118 @@
+"""The field's benchmarks in small: live (simulated cluster, two workers), replayed, and the oracle give the same answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.field import nexmark, storm_perf, yahoo
+from benchmarks.field.case import TASKS, Case, Feed, Generator, chunks_of, difference, rows_of
+from sparkstorm.replay import EventTime, replay_locally
+from sparkstorm.testing import LocalCluster, complete_topology
+
+SMALL: dict[str, tuple[Case, Generator]] = {
+    **{case.name: (case, nexmark.Nexmark(600, per_second=15, chunk=50)) for case in nexmark.CASES},
+    "nexmark q2": (next(case for case in nexmark.CASES if case.name == "nexmark q2"), nexmark.Nexmark(2_400, chunk=100)),
+    **{case.name: (case, yahoo.Yahoo(300, per_second=10, chunk=20)) for case in yahoo.CASES},
+    storm_perf.ID.name: (storm_perf.ID, storm_perf.constants(300, chunk=20)),
+    storm_perf.WORDS.name: (storm_perf.WORDS, storm_perf.sentences(100, chunk=20)),
+}
+FORMS = [pytest.param(*each, by, id=f"{name} by {by}") for name, each in SMALL.items() for by in ("rows", "columns")]
+
+
+@pytest.mark.parametrize(("case", "generator", "by"), FORMS)
+def test_live_and_replayed_answers_are_those_of_the_oracle(case: Case, generator: Generator, by: str) -> None:
+    rows = rows_of(generator)
+    expected = case.answer(rows)
+    assert expected, "a benchmark without an answer would compare nothing"
+    done = complete_topology(case.topology(generator, by), conf={"topology.workers": TASKS})
+    assert difference(case.read(done.state("result")), expected) == ""
+    assert not done.dead_letters
+    more: dict[str, Any] = {} if case.time is None else {"event_time": EventTime(case.time)}
+    replayed = replay_locally(case.topology(generator, by), case.inputs(rows), partitions=3, **more)
+    assert difference(case.read(replayed.states["result"]), expected) == ""
+
+
+def test_bids_that_come_before_their_auction_in_the_same_millisecond_count() -> None:
+    crowded = nexmark.Nexmark(1_000, per_second=50_000, chunk=50)  # 50 events a millisecond
+    test_live_and_replayed_answers_are_those_of_the_oracle(SMALL["nexmark q4"][0], crowded, "rows")
+
+
+@pytest.mark.parametrize("by", ["rows", "columns"])
+def test_equal_bids_are_all_highest(by: str) -> None:
+    case, generator = SMALL["nexmark q7"]
+    bids = [(1_000 + n, 7, price, "Apple", "url", nexmark.BASE_MS + n, "x") for n, price in enumerate((5, 9, 3, 9, 9, 1))]
+    done = complete_topology(case.topology(generator, by), {"events": {"bid": bids}}, conf={"topology.workers": TASKS})
+    assert sorted(row[0] for row in done["top"]) == [1_001, 1_003, 1_004]
+    assert difference(case.read(done.state("result")), case.answer({"bid": bids})) == ""
+
+
+@pytest.mark.parametrize("name", ["nexmark q4", "nexmark q5", "nexmark q7", "nexmark q8", "yahoo"])
+def test_the_answer_is_exact_though_a_worker_dies(name: str) -> None:
+    case, generator = SMALL[name]
+    with LocalCluster(seed=3) as cluster:
+        cluster.submit(case.topology(generator, "rows"), {"topology.workers": TASKS})
+        cluster.advance(ms=3)
+        cluster.kill_worker("result")
+        cluster.run_until_idle()
+        assert difference(case.read(cluster.state("result")), case.answer(rows_of(generator))) == ""
+
+
+def test_a_generator_gives_the_same_events_in_any_order_of_chunks() -> None:
+    generator = nexmark.Nexmark(170, chunk=50)
+    backwards = [generator.part(number)["bid"].rows() for number in reversed(chunks_of(generator))]
+    assert [row for rows in reversed(backwards) for row in rows] == rows_of(generator)["bid"]
+    assert rows_of(nexmark.Nexmark(170, seed=2, chunk=50)) != rows_of(generator)
+
+
+def test_of_fifty_events_one_is_a_person_three_are_auctions_and_the_rest_are_bids() -> None:
+    rows = rows_of(nexmark.Nexmark(5_000))
+    assert {stream: len(each) for stream, each in rows.items()} == {"person": 100, "auction": 300, "bid": 4_600}
+    assert [row[0] for row in rows["person"]] == list(range(1_000, 1_100))
+    assert [row[0] for row in rows["auction"]] == list(range(1_000, 1_300))
+    assert all(row[5] < row[6] for row in rows["auction"])
+    known = {row[0] for row in rows["auction"]}
+    assert sum(row[0] in known for row in rows["bid"]) > 4_400  # the others are a few ids ahead
+    hot = sum((row[0] - nexmark.FIRST_ID) % nexmark.HOT_GROUP == 0 for row in rows["bid"])
+    assert 0.48 < hot / 4_600 < 0.56
+
+
+def test_a_difference_names_the_first_key() -> None:
+    assert difference({"a": 1}, {"a": 1}) == ""
+    assert difference({"b": 3}, {"a": 1, "b": 2}) == "2 of 2 keys differ; 'a' is None, not 1"
+
+
+def test_a_position_of_the_spout_is_a_chunk_and_a_place() -> None:
+    class Kept:
+        def __init__(self) -> None:
+            self.rows: list[Any] = []
+
+        def emit(self, values: Any, message_id: Any, stream: str) -> None:
+            self.rows.append((stream, values, message_id))
+
+        emit_batch = emit
+
+    class Context:
+        task_index = 1
+        peers = (3, 4)
+        column_streams: frozenset[str] = frozenset()
+
+    def opened() -> tuple[Feed, Kept]:
+        spout, kept = Feed(nexmark.Nexmark(170, chunk=50), ("auction", "bid")), Kept()
+        spout.open({}, Context(), kept)  # type: ignore[arg-type]
+        return spout, kept
+
+    whole, all_rows = opened()
+    while not whole.is_exhausted():
+        whole.next_tuple()
+    assert [id for _, _, id in all_rows.rows] == [*range(51, 100), *range(151, 170)]
+    for calls in range(4):
+        first, before = opened()
+        for _ in range(calls):
+            first.next_tuple()
+        second, after = opened()
+        second.restore(first.snapshot())
+        while not second.is_exhausted():
+            second.next_tuple()
+        assert before.rows + after.rows == all_rows.rows
