@@ -13,6 +13,7 @@ from subprocess import PIPE
 
 import pytest
 
+from sparkstorm.model.worker_spec import StoreMark
 from sparkstorm.testing import LocalCluster
 from sparkstorm.testing.chaos import disasters, faults, processes
 from sparkstorm.testing.chaos.clock import HostClock
@@ -104,3 +105,9 @@ def test_a_clock_that_jumps_is_seen_by_a_process_that_runs_and_its_monotonic_clo
             assert before[0] - 1 <= wall_ns / 1e9 - offset_s <= after[0] + 1 and abs(wall_s - wall_ns / 1e9) <= 1
             assert before[1] <= monotonic_ns <= after[1]
         child.stdin.close()
+
+
+@pytest.mark.parametrize(("time_ms", "found"), [(999, None), (1000, 5), (1001, 5)])
+def test_the_mark_of_a_store_that_is_older_than_a_copy_does_not_date_it(time_ms: int, found: int | None) -> None:
+    assert disasters.step_since(StoreMark("a", 1, 5, time_ms), 1000) == found
+    assert disasters.step_since(None, 1000) is None

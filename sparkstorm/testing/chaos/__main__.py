@@ -37,9 +37,13 @@ def main(arguments: Sequence[str]) -> int:
     if options.backend != "simulation":
         with tempfile.TemporaryDirectory(prefix="sparkstorm-chaos-") as folder:
             report = ChaosReport(f"processes, seed {options.seed}")
-            run_processes(options.seconds, options.seed, report, Path(folder), options.master, options.faults, options.guarantees)
+            try:
+                run_processes(
+                    options.seconds, options.seed, report, Path(folder), options.master, options.faults, options.guarantees
+                )
+            finally:  # what was struck before a failure has its table too
+                print(f"{report}\n", flush=True)
         reports.append(report)
-        print(f"{report}\n", flush=True)
     if options.json:
         print(json.dumps([each.as_json() for each in reports]))
     return 0 if all(each.is_kept for each in reports) else 1
