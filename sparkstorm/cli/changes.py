@@ -21,13 +21,27 @@ def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
     verb = add_topology_verb(verbs, "kill", kill, "end a topology after a wait in which its spouts rest")
     verb.add_argument("--wait", type=at_least(0, float), metavar="SECS", help="default: topology.message.timeout.secs")
+    _add_savepoint(verbs)
+    add_topology_verb(verbs, "activate", activate, "let a topology's spouts emit")
+    add_topology_verb(verbs, "deactivate", deactivate, "let a topology's spouts rest")
+    _add_rebalance(verbs)
+    verb = add_topology_verb(verbs, "restart", restart, "restart a topology's workers; nothing is moved or lost")
+    verb.add_argument("--worker", metavar="NODE:PORT", help="this worker alone")
+    verb = add_topology_verb(verbs, "log-level", log_level, "set levels of loggers in a topology's workers")
+    verb.add_argument(
+        "levels", nargs="+", metavar="LOGGER=LEVEL[:SECS]", help="root=DEBUG:60 for a minute; LOGGER=RESET takes the level back"
+    )
+
+
+def _add_savepoint(verbs: Any) -> None:
     verb = add_topology_verb(verbs, "savepoint", savepoint, "write a running topology's states and positions into a folder")
     verb.add_argument("folder", metavar="FOLDER", help="`submit JOB.yaml --from FOLDER` begins with it")
     verb.add_argument("--kill", action="store_true", help="end the topology with it; else its spouts go on")
     verb.add_argument("--overwrite", action="store_true", help="replace a checkpoint that is there")
     verb.add_argument("--patience", type=at_least(0, float), default=60.0, metavar="SECS", help="for what is under way (60)")
-    add_topology_verb(verbs, "activate", activate, "let a topology's spouts emit")
-    add_topology_verb(verbs, "deactivate", deactivate, "let a topology's spouts rest")
+
+
+def _add_rebalance(verbs: Any) -> None:
     verb = add_topology_verb(verbs, "rebalance", rebalance, "change workers, executors or configuration; the plan is shown first")
     verb.add_argument("--workers", type=int, metavar="N", help="number of workers")
     verb.add_argument("--executors", nargs="+", default=[], metavar="COMPONENT=N", help="executors of components")
@@ -36,12 +50,6 @@ def add_verbs(verbs: Any) -> None:
     verb.add_argument("--wait", type=at_least(0, float), metavar="SECS", help="default: topology.message.timeout.secs")
     verb.add_argument("--plan-only", action="store_true", help="show the plan and change nothing")
     verb.add_argument("--yes", action="store_true", help="do not ask")
-    verb = add_topology_verb(verbs, "restart", restart, "restart a topology's workers; nothing is moved or lost")
-    verb.add_argument("--worker", metavar="NODE:PORT", help="this worker alone")
-    verb = add_topology_verb(verbs, "log-level", log_level, "set levels of loggers in a topology's workers")
-    verb.add_argument(
-        "levels", nargs="+", metavar="LOGGER=LEVEL[:SECS]", help="root=DEBUG:60 for a minute; LOGGER=RESET takes the level back"
-    )
 
 
 def kill(arguments: argparse.Namespace) -> int:

@@ -90,6 +90,18 @@ def add_topology_verb(verbs: Any, name: str, run: Verb, help: str, **options: An
     return verb
 
 
+def add_overrides(verb: argparse.ArgumentParser) -> None:
+    """Add the option that overrides keys of a configuration."""
+    verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
+
+
+def add_job_options(verb: argparse.ArgumentParser) -> None:
+    """Add the options of a verb that builds the topology of a job file: its input, configuration keys and name."""
+    verb.add_argument("--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`")
+    add_overrides(verb)
+    verb.add_argument("--name", help="name of the topology")
+
+
 def connect(file: str | None) -> ClusterClient:
     """Connect to a cluster; what speaks to servers is imported now, since verbs that speak to none start without it."""
     from sparkstorm.client import connect as connected

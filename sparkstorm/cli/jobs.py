@@ -8,11 +8,23 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.cli.common import EXITS, OK, add_topology_verb, add_verb, is_for_programs, opened, say, steps
+from sparkstorm.cli.common import (
+    EXITS,
+    OK,
+    Verb,
+    add_job_options,
+    add_overrides,
+    add_topology_verb,
+    add_verb,
+    is_for_programs,
+    opened,
+    say,
+    steps,
+)
 from sparkstorm.errors import SlotsUnavailableError
 
 _MASTER_LINE = re.compile(r"\s*spark\.master(?:\s*[=:]\s*|\s+)(\S+)")
@@ -26,33 +38,41 @@ def add_verbs(verbs: Any) -> None:
 
     verb = add_verb(verbs, "submit", submit, "submit the topology of a job file and follow it", epilog=_JOB_EXITS)
     add_options(verb)
-    verb = verbs.add_parser("run", help="run a job file on a cluster of its own", description=run.__doc__, epilog=_JOB_EXITS)
-    add_options(verb)
-    _add_spark_options(verb)
-    verb.set_defaults(run=run)
-    verb = verbs.add_parser(
-        "replay", help="run a job file over history, as a Spark batch", description=replay.__doc__, epilog=of_replay.EXITS
-    )
-    of_replay.add_options(verb)
-    _add_spark_options(verb)
-    verb.set_defaults(run=replay)
+    _add_driver(verbs, "run", run, "run a job file on a cluster of its own", add_options, _JOB_EXITS)
+    what = "run a job file over history, as a Spark batch"
+    _add_driver(verbs, "replay", replay, what, of_replay.add_options, of_replay.EXITS)
     verb = add_verb(verbs, "update", update, "replace a running topology's code by that of a job file")
     verb.add_argument("conf", metavar="CONF.yaml", help="the job file")
-    verb.add_argument("--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`")
-    verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
-    verb.add_argument("--name", help="name of the topology")
-    verb = add_topology_verb(verbs, "follow", follow, "watch a topology until its sources are drained", epilog=_JOB_EXITS)
-    verb = verbs.add_parser("cluster", help="hold a cluster on Spark until stopped", description=cluster.__doc__)
+    add_job_options(verb)
+    add_topology_verb(verbs, "follow", follow, "watch a topology until its sources are drained", epilog=_JOB_EXITS)
+    _add_driver(verbs, "cluster", cluster, "hold a cluster on Spark until stopped", _add_cluster_options)
+    _add_driver(verbs, "dev", dev, "hold a cluster with Kafka, PostgreSQL and an object store", _add_dev_options)
+
+
+def _add_driver(
+    verbs: Any,
+    name: str,
+    run: Verb,
+    help: str,
+    add_own: Callable[[argparse.ArgumentParser], None],
+    epilog: str | None = None,
+) -> None:
+    """Add a verb that becomes a Spark driver: with options of its own, then Spark's."""
+    verb = verbs.add_parser(name, help=help, description=run.__doc__, epilog=epilog)
+    add_own(verb)
+    _add_spark_options(verb)
+    verb.set_defaults(run=run)
+
+
+def _add_cluster_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("conf", nargs="?", metavar="CONF.yaml", help="configuration of the cluster")
-    verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
+    add_overrides(verb)
     verb.add_argument("--web", nargs="?", type=int, const=8080, metavar="PORT", help="also serve the page, on this port (8080)")
-    _add_spark_options(verb)
-    verb.set_defaults(run=cluster)
-    verb = verbs.add_parser("dev", help="hold a cluster with Kafka, PostgreSQL and an object store", description=dev.__doc__)
-    verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
+
+
+def _add_dev_options(verb: argparse.ArgumentParser) -> None:
+    add_overrides(verb)
     verb.add_argument("--web", type=int, default=8080, metavar="PORT", help="port of the page (8080)")
-    _add_spark_options(verb)
-    verb.set_defaults(run=dev)
 
 
 def _add_spark_options(verb: argparse.ArgumentParser) -> None:

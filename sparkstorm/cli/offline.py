@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkstorm import config
-from sparkstorm.cli.common import OK, write_json
+from sparkstorm.cli.common import OK, add_job_options, write_json
 from sparkstorm.cli.terminal import columns, table
 
 _FORMS = {
@@ -107,9 +107,7 @@ def add_verbs(verbs: Any) -> None:
     verb.set_defaults(run=explain)
     verb = verbs.add_parser("show", help="show the topology of a job file", description=show.__doc__)
     verb.add_argument("conf", metavar="CONF.yaml", help="the job file")
-    verb.add_argument("--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`")
-    verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
-    verb.add_argument("--name", help="name of the topology")
+    add_job_options(verb)
     forms = verb.add_mutually_exclusive_group()
     for form, what in _FORMS.items():
         forms.add_argument(f"--{form}", dest="form", action="store_const", const=form, help=what)

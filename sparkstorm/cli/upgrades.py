@@ -13,6 +13,7 @@ from typing import Any
 from sparkstorm.cli.common import (
     FAILED,
     OK,
+    add_job_options,
     add_topology_verb,
     add_verb,
     at_least,
@@ -43,28 +44,31 @@ def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
     group = verbs.add_parser("upgrade", help="upgrade a running topology's workers in batches, and back")
     under = group.add_subparsers(required=True, metavar="VERB")
-    verb = add_verb(under, "start", start, "restart a first batch of workers with the code of a job file")
+    _add_start(under)
+    _add_shadow(under)
+    _add_batch(add_topology_verb(under, "continue", go_on, "upgrade the next batch"))
+    _add_patience(add_topology_verb(under, "complete", complete, "end it as it is; the other workers keep their code"))
+    _add_patience(add_topology_verb(under, "rollback", roll_back, "restart upgraded workers with the code that they had"))
+    add_topology_verb(under, "status", status, "its stage, and which workers run what")
+
+
+def _add_start(verbs: Any) -> None:
+    verb = add_verb(verbs, "start", start, "restart a first batch of workers with the code of a job file")
     verb.add_argument("conf", metavar="CONF.yaml", help="the job file with the new code")
-    verb.add_argument("--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`")
-    verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
-    verb.add_argument("--name", help="name of the topology")
+    add_job_options(verb)
     verb.add_argument("--force", action="store_true", help="also when the code before could not read the new code's state")
     _add_batch(verb)
     verb.add_argument("--shadow", metavar="RECORDING", help="first compare both codes over this recording of a live task")
     verb.add_argument("--live-shadow", default="", metavar="BOLT", help="first run the new code beside this bolt's first task")
     verb.add_argument("--tuples", type=at_least(0), default=0, metavar="N", help="with a shadow: that many without a difference")
-    verb = add_verb(under, "shadow", compare, "step new and running code through a live task's recording", epilog=_SHADOW)
+
+
+def _add_shadow(verbs: Any) -> None:
+    verb = add_verb(verbs, "shadow", compare, "step new and running code through a live task's recording", epilog=_SHADOW)
     verb.add_argument("conf", metavar="CONF.yaml", help="the job file with the new code")
     verb.add_argument("--recording", required=True, metavar="FOLDER", help="of one task (topology.record.components)")
     verb.add_argument("--tuples", type=at_least(0), default=0, metavar="N", help="the newest N at least; else all")
-    verb.add_argument("--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`")
-    verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
-    verb.add_argument("--name", help="name of the topology")
-    verb = add_topology_verb(under, "continue", go_on, "upgrade the next batch")
-    _add_batch(verb)
-    _add_patience(add_topology_verb(under, "complete", complete, "end it as it is; the other workers keep their code"))
-    _add_patience(add_topology_verb(under, "rollback", roll_back, "restart upgraded workers with the code that they had"))
-    add_topology_verb(under, "status", status, "its stage, and which workers run what")
+    add_job_options(verb)
 
 
 def _add_batch(verb: argparse.ArgumentParser) -> None:

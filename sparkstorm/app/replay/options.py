@@ -26,6 +26,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output-format", choices=WRITTEN, default="parquet", help="of the results")
     parser.add_argument("--result", nargs="+", metavar="NAME", help="what to write; else what no bolt listens to, and states")
     parser.add_argument("--event-time", metavar="COLUMN", help="the column that is the virtual time")
+    _add_checkpoint_options(parser)
+    parser.add_argument("--against", metavar="FOLDER", help="compare the results, row by row, with another version's --output")
+    parser.add_argument("--skip-bad", action="store_true", help="put failing records aside instead of ending")
+    parser.add_argument("--overwrite", action="store_true", help="replace former results")
+    parser.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
+    parser.add_argument("--name", help="name of the topology")
+
+
+def _add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of states and positions: those that a replay begins with, and those that it leaves."""
     parser.add_argument(
         "--checkpoint",
         metavar="FOLDER",
@@ -44,8 +54,3 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SPOUT=NUMBER",
         help="with --checkpoint: how many rows each task of a spout reads; else all there are",
     )
-    parser.add_argument("--against", metavar="FOLDER", help="compare the results, row by row, with another version's --output")
-    parser.add_argument("--skip-bad", action="store_true", help="put failing records aside instead of ending")
-    parser.add_argument("--overwrite", action="store_true", help="replace former results")
-    parser.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
-    parser.add_argument("--name", help="name of the topology")
