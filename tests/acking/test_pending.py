@@ -281,58 +281,96 @@ class ByMessage:
         return len(found)
 
 
+class BothForms:
+    """The same messages in a Pending as batches and in a ByMessage one by one; random acts on both must agree."""
+
+    def __init__(self, seed: int, size: int) -> None:
+        self.chance, self.size, self.needs_callbacks = random.Random(seed), size, seed % 2 == 0
+        self.pending, self.plain = Pending(needs_callbacks=self.needs_callbacks), ByMessage(self.needs_callbacks)
+        self.now_ms = 0
+        self.members: dict[int, list[int]] = {}  # of all batches so far
+
+    def act(self, number: int) -> None:
+        """Do one thing to both; `number` is that of a new batch."""
+        self.now_ms += self.chance.randrange(5)
+        match self.chance.randrange(7):
+            case 0 | 1:
+                self.emit(number)
+            case 2 if self.members:
+                self.settle_batch()
+            case 3 | 4 if self.members:
+                self.settle_messages()
+            case 5 if self.members:
+                self.renew_message()
+            case 6:
+                self.expire()
+
+    def emit(self, number: int) -> None:
+        ids = [f"m{number}-{n}" for n in range(self.chance.randint(1, min(self.size, 20)))]
+        root = tree_root(number) if self.size == 1 else batch_root(number << 10)
+        members = self.members[root] = [split(root) + place for place in range(len(ids))]
+        self.plain.open |= {member: (name, self.now_ms, self.now_ms) for member, name in zip(members, ids, strict=True)}
+        self.pending.add_batch(root, ids, self.now_ms)
+
+    def settle_batch(self) -> None:
+        root = self.chance.choice(list(self.members))
+        members, kept = self.members[root], list[int]()
+        if self.chance.random() < 0.5:
+            kept = self.chance.sample(members, self.chance.randint(0, len(members) - 1))
+        ended = [member for member in members if member not in kept]
+        latencies = [self.now_ms - self.plain.open[member][1] for member in ended if member in self.plain.open]
+        self.plain.close(ended, None)
+        assert self.pending.settle([root], [], self.now_ms, kept=kept) == (len(latencies), 0, latencies)
+
+    def settle_messages(self) -> None:
+        roots = [self.any_message() for _ in range(3)]
+        acked, lost = roots[:2], roots[2:]
+        done = self.plain.close(acked, None), self.plain.close(lost, FailureKind.FAILED)
+        assert self.pending.settle(acked, lost, self.now_ms, Failure(FailureKind.FAILED, "why"))[:2] == done
+
+    def renew_message(self) -> None:
+        root = self.any_message()
+        self.pending.renew([root], self.now_ms)
+        if root in self.plain.open:
+            self.plain.open[root] = (*self.plain.open[root][:2], self.now_ms)
+
+    def expire(self) -> None:
+        late = [root for root, (_, _, renewed_ms) in self.plain.open.items() if renewed_ms <= self.now_ms - 60]
+        why_late = Failure(FailureKind.TIMED_OUT, "why")
+        assert sorted(self.pending.expire(self.now_ms, 60, None, why_late)) == sorted(late)
+        self.plain.close(late, FailureKind.TIMED_OUT)
+
+    def any_message(self) -> int:
+        """Return a message of any batch so far; it may be closed."""
+        return self.chance.choice(self.chance.choice(list(self.members.values())))
+
+    def require_the_same_open(self) -> None:
+        assert len(self.pending) == len(self.plain.open)
+        assert sorted(open_messages(self.pending.snapshot()[0])) == sorted(self.plain.open)
+        assert self.pending.oldest_emit_ms == min((emit_ms for _, emit_ms, _ in self.plain.open.values()), default=None)
+
+
 @pytest.mark.parametrize("size", [1, 2, 512])
 @pytest.mark.parametrize("seed", range(8))
 def test_messages_of_a_batch_are_settled_as_if_each_were_alone(seed: int, size: int) -> None:
-    chance, needs_callbacks = random.Random(seed), seed % 2 == 0
-    pending, plain, now_ms = Pending(needs_callbacks=needs_callbacks), ByMessage(needs_callbacks), 0
+    both = BothForms(seed, size)
     snapshot, deltas, told = list[Any](), list[Any](), list[Outcome]()
-    members: dict[int, list[int]] = {}  # of all batches so far
     for number in range(1, 120):
-        now_ms += chance.randrange(5)
-        match chance.randrange(7):
-            case 0 | 1:
-                ids = [f"m{number}-{n}" for n in range(chance.randint(1, min(size, 20)))]
-                root = tree_root(number) if size == 1 else batch_root(number << 10)
-                members[root] = [split(root) + place for place in range(len(ids))]
-                plain.open |= {member: (name, now_ms, now_ms) for member, name in zip(members[root], ids, strict=True)}
-                pending.add_batch(root, ids, now_ms)
-            case 2 if members:
-                root = chance.choice(list(members))
-                kept = chance.sample(members[root], chance.randint(0, len(members[root]) - 1)) if chance.random() < 0.5 else []
-                ended = [member for member in members[root] if member not in kept]
-                latencies = [now_ms - plain.open[member][1] for member in ended if member in plain.open]
-                plain.close(ended, None)
-                assert pending.settle([root], [], now_ms, kept=kept) == (len(latencies), 0, latencies)
-            case 3 | 4 if members:
-                roots = [chance.choice(chance.choice(list(members.values()))) for _ in range(3)]
-                acked, lost = roots[:2], roots[2:]
-                done = plain.close(acked, None), plain.close(lost, FailureKind.FAILED)
-                assert pending.settle(acked, lost, now_ms, Failure(FailureKind.FAILED, "why"))[:2] == done
-            case 5 if members:
-                root = chance.choice(chance.choice(list(members.values())))
-                pending.renew([root], now_ms)
-                if root in plain.open:
-                    plain.open[root] = (*plain.open[root][:2], now_ms)
-            case 6:
-                late = [root for root, (_, _, renewed_ms) in plain.open.items() if renewed_ms <= now_ms - 60]
-                assert sorted(pending.expire(now_ms, 60, None, Failure(FailureKind.TIMED_OUT, "why"))) == sorted(late)
-                plain.close(late, FailureKind.TIMED_OUT)
-        told += pending.take_callbacks()
-        deltas.append(pending.take_delta())
-        if chance.random() < 0.1:
-            snapshot, deltas = pending.snapshot(), []
-        if chance.random() < 0.3:
-            pending = restarted(*deltas, snapshot=snapshot, needs_callbacks=needs_callbacks)
-            assert len(pending.take_callbacks()) == len(told)
-        assert len(pending) == len(plain.open)
-        assert sorted(open_messages(pending.snapshot()[0])) == sorted(plain.open)
-        assert pending.oldest_emit_ms == min((emit_ms for _, emit_ms, _ in plain.open.values()), default=None)
+        both.act(number)
+        told += both.pending.take_callbacks()
+        deltas.append(both.pending.take_delta())
+        if both.chance.random() < 0.1:
+            snapshot, deltas = both.pending.snapshot(), []
+        if both.chance.random() < 0.3:
+            both.pending = restarted(*deltas, snapshot=snapshot, needs_callbacks=both.needs_callbacks)
+            assert len(both.pending.take_callbacks()) == len(told)
+        both.require_the_same_open()
     outcomes = {o.root: (o.message_id, why(o)) for o in told}
-    assert outcomes == {o.root: (o.message_id, why(o)) for o in plain.outcomes}
-    assert len(told) == len(outcomes) == len(plain.outcomes) and (told or not needs_callbacks)
-    pending.confirm(told)
-    assert not restarted(*deltas, pending.take_delta(), snapshot=snapshot, needs_callbacks=needs_callbacks).take_callbacks()
+    assert outcomes == {o.root: (o.message_id, why(o)) for o in both.plain.outcomes}
+    assert len(told) == len(outcomes) == len(both.plain.outcomes) and (told or not both.needs_callbacks)
+    both.pending.confirm(told)
+    deltas.append(both.pending.take_delta())
+    assert not restarted(*deltas, snapshot=snapshot, needs_callbacks=both.needs_callbacks).take_callbacks()
 
 
 def test_a_batch_takes_an_eighth_of_the_limit() -> None:

@@ -126,9 +126,7 @@ def read(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(said(capsys, *arguments, "--json"))
 
 
-def test_a_life(
-    words: TopologyHandle, cluster: ClusterClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def require_listed_and_completed(words: TopologyHandle, capsys: pytest.CaptureFixture[str]) -> None:
     listed = said(capsys, "list").splitlines()
     assert listed[0].split() == ["name", "status", "workers", "executors", "tasks", "up", "owner", "id"]
     assert listed[1].split()[:3] == ["words", "ACTIVE", "1"] and listed[1].endswith(words.topology_id)
@@ -137,15 +135,16 @@ def test_a_life(
     assert said(capsys, "__complete", "status", "") == "words\n"
     assert said(capsys, "__complete", "errors", "words", "--component", "") == "count\nlines\nsplit\n"
     assert said(capsys, "__complete", "hosts", "drain", "") == "host\n"
-    monkeypatch.setattr(displays, "_APART_S", 0.0)
-    assert "words is ACTIVE · 1 worker" in displays.handle_html(words)
-    assert ">words</td>" in displays.client_html(cluster)
 
+
+def require_monitored(capsys: pytest.CaptureFixture[str]) -> None:
     header, rates = said(capsys, "monitor", "words", "-i", "0.2", "--lines", "1").splitlines()
     assert header.split()[:2] == ["time", "emitted/s"] and rates.split()[1:] == ["0", "0", "0", "0", "0", "-", "-"]
     assert read(capsys, "monitor", "words", "--component", "count", "-i", "0.2", "--lines", "1")["executed"] == 0
     assert "no component 'nothing', only" in said(capsys, "monitor", "words", "--component", "nothing", status=1)
 
+
+def require_status_and_workers_changed(words: TopologyHandle, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "deactivate", "words") == f"{words.topology_id} is inactive\n"
     assert read(capsys, "activate", "words") == {"topology_id": words.topology_id, "status": "ACTIVE"}
     before = words.slots()
@@ -155,12 +154,17 @@ def test_a_life(
     done = said(capsys, "rebalance", "words", "--workers", "2", "--wait", "0", "--yes")
     assert done.startswith(plan) and done.endswith(f"{words.topology_id} is rebalanced\n") and len(words.slots()) == 2
 
+
+def require_hosts_listed(capsys: pytest.CaptureFixture[str]) -> None:
     listed = said(capsys, "hosts").splitlines()
     assert listed[0].split()[:5] == ["host", "rack", "slots", "used", "free"]
     assert listed[1].split()[:5] == ["host", "-", "4", "2", "2"] and listed[1].endswith("node-1, node-2")
     (host,) = read(capsys, "hosts")["hosts"]
     assert [*host["nodes"]] == ["node-1", "node-2"] and len(host["slots"]) == 4 and host["slots_used"] == 2
     assert said(capsys, "hosts", "-o", "csv").startswith("host,rack,slots,used,free,uptime_ms,beat_ms,health,nodes\nhost,,4,2,2,")
+
+
+def require_a_host_excluded_and_drained(words: TopologyHandle, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "hosts", "exclude", "host", "--reason", "new disks").startswith("host is excluded: it gets no new workers")
     marked = said(capsys, "hosts").splitlines()
     assert "excluded" in marked[1] and marked[-1].startswith("host excluded ") and marked[-1].endswith(": new disks")
@@ -177,6 +181,18 @@ def test_a_life(
     assert said(capsys, "hosts").splitlines()[-1].endswith("; 2 workers are still there, until slots elsewhere are free")
     assert read(capsys, "hosts", "include", "host")["change"] == "include"
 
+
+def test_a_life(
+    words: TopologyHandle, cluster: ClusterClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_listed_and_completed(words, capsys)
+    monkeypatch.setattr(displays, "_APART_S", 0.0)
+    assert "words is ACTIVE · 1 worker" in displays.handle_html(words)
+    assert ">words</td>" in displays.client_html(cluster)
+    require_monitored(capsys)
+    require_status_and_workers_changed(words, capsys)
+    require_hosts_listed(capsys)
+    require_a_host_excluded_and_drained(words, capsys)
     slot = str(min(words.slots(), key=str))
     assert f"worker {slot} of words-" in said(capsys, "restart", "words", "--worker", slot)
     assert read(capsys, "restart", "words")["worker"] is None

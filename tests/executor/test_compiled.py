@@ -222,6 +222,19 @@ def _folded_by_hand(state: MemoryState, rows: list[Any], cells: Cells, initial: 
     return new
 
 
+def _random_rows(chance: random.Random, odd: bool, source: Source, other: Source) -> list[Any]:
+    """Return rows of a key, a value and a time; odd ones have keys and values of all kinds, and rarely a second source."""
+    keys = [1, "a", None, 1.5, True, float("nan"), [1], "b", 7] if odd else [1, "a", 2]
+    values = [0, 1, 2**70, "raise", object()] if odd else [0, 1, 2]
+    rows: list[Any] = [
+        ((chance.choice(keys), chance.choice(values), chance.randrange(-1 if odd else 40, 100)), 5, source)
+        for _ in range(chance.randrange(1, 9))
+    ]
+    if odd and chance.random() < 0.2:
+        rows.append(((1, 1, chance.choice([50, "late", True, 2**64])), 5, other))
+    return rows
+
+
 @pytest.mark.parametrize("is_strict", [False, True])
 @pytest.mark.parametrize("empty", [0, []], ids=["number", "list"])
 @pytest.mark.skipif(compiled.core is None, reason=compiled.description)
@@ -241,14 +254,7 @@ def test_rows_are_folded_into_cells_as_one_by_one(empty: Any, is_strict: bool) -
 
         for _ in range(300):
             odd = chance.random() < 0.3
-            keys = [1, "a", None, 1.5, True, float("nan"), [1], "b", 7] if odd else [1, "a", 2]
-            values = [0, 1, 2**70, "raise", object()] if odd else [0, 1, 2]
-            rows: list[Any] = [
-                ((chance.choice(keys), chance.choice(values), chance.randrange(-1 if odd else 40, 100)), 5, source)
-                for _ in range(chance.randrange(1, 9))
-            ]
-            if odd and chance.random() < 0.2:
-                rows.append(((1, 1, chance.choice([50, "late", True, 2**64])), 5, other))
+            rows = _random_rows(chance, odd, source, other)
             mark = len(state.undo)
             try:
                 found.append(fold_cells(state, rows, Cells(2, 0, 10, 0 if odd else 40, 99), lambda: empty, fold))
