@@ -140,6 +140,23 @@ def test_a_forgotten_ack_times_out_after_thirty_seconds_and_not_before(workers: 
         assert spout.failed == ["lost"]
 
 
+@WORKERS
+def test_a_failure_is_told_without_a_timeout(workers: int) -> None:
+    spout = FeederSpout()
+    settings = {
+        "topology.delivery.guarantee": "at-least-once",
+        "topology.enable.message.timeouts": False,
+        "topology.max.retries": 0,
+    }
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, FailOn("lost")), {**conf(workers), **settings})
+        for name in ("lost", "kept"):
+            spout.feed([name], message_id=name)
+            cluster.advance(ms=500)
+        cluster.run_until_idle()
+        assert (spout.acked, spout.failed) == (["kept"], ["lost"])
+
+
 def test_the_timeout_is_a_key_and_can_be_turned_off() -> None:
     for settings, failed in (({"topology.message.timeout.secs": 2}, ["x"]), ({"topology.enable.message.timeouts": False}, [])):
         spout = FeederSpout()
