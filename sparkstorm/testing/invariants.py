@@ -12,6 +12,7 @@ from sparkstorm.model.roots import split
 from sparkstorm.model.topology import LATE_PREFIX
 from sparkstorm.model.tuples import Roots, each_root
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.tasks.held import unpack_held
 from sparkstorm.testing.components import FeederSpout
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.local_cluster import LocalCluster
@@ -19,10 +20,7 @@ from sparkstorm.testing.sim_data import TopologyData
 from sparkstorm.transport.frames import ROWS, RowFrame, decode, kind_of
 from sparkstorm.transport.local import LocalStore
 from sparkstorm.transport.progress import Edge, Progress, merge
-from sparkstorm.worker.epoch import as_roots
 from sparkstorm.worker.tasks.spout_task import SpoutTask
-
-_ROOTS_OF_HELD = 3  # their place in the record of a held input (PendingInput.encode)
 
 
 class WaitingRows:
@@ -40,7 +38,7 @@ class WaitingRows:
                 waiting = acked.intersection(split(root) for roots in self._roots(codec, frame)[done:] for root in each_root(roots))
                 assert not waiting, f"root {min(waiting)} is acked, and a row of it waits in entry {number} of task {task}"
             for key, held in keys.held.items():
-                waiting = acked.intersection(map(split, each_root(as_roots(codec.unpack(held)[_ROOTS_OF_HELD]))))
+                waiting = acked.intersection(map(split, each_root(unpack_held(codec, key, held).roots)))
                 assert not waiting, f"root {min(waiting)} is acked, and input {key} of it is held by task {task}"
 
     def count(self, store: LocalStore, codec: Codec, component_by_task: Mapping[int, str]) -> Counter[Edge]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.random
@@ -202,11 +202,6 @@ def _divided(column: list[int], homes: list[int], count: int) -> list[list[int]]
     for home, number in zip(homes, column, strict=True):
         put[home](number)
     return parts
-
-
-def as_roots(value: Any) -> Roots:
-    """Roots read back from a record."""
-    return tuple(value) if isinstance(value, list) else int(value)
 
 
 def key_source(token_by_task: Mapping[int, int]) -> Callable[[], str]:

@@ -15,7 +15,7 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from sparkstorm.errors import MalformedFrameError, StoreInconsistentError
+from sparkstorm.errors import MalformedFrameError
 from sparkstorm.executor.column_runner import ColumnRunner
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.event_time import TaskEventTime
@@ -26,14 +26,15 @@ from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.task_observer import TaskObserver
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import WATERMARK_STREAM
-from sparkstorm.model.tuples import Roots, Tuple
+from sparkstorm.model.tuples import Tuple
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.tasks.held import not_ours, pack_held, unpack_held
 from sparkstorm.tasks.task import Task
 from sparkstorm.transport.base import entry_order
-from sparkstorm.transport.frames import ID_LIMIT, Row
+from sparkstorm.transport.frames import Row
 from sparkstorm.transport.progress import EdgeCounts
 from sparkstorm.worker.counting.loop_time import TaskTime
-from sparkstorm.worker.epoch import Epoch, as_roots
+from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.open_blocks import Births, Feed
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.call_watch import CallWatch
@@ -59,37 +60,22 @@ class PendingInput:
 
     def encode(self, codec: Codec) -> bytes:
         """The record that brings this input back after a crash."""
-        tup = self.tuple
-        failure = None if self.failure is None else self.failure.to_row()
-        roots = list(tup.roots) if type(tup.roots) is tuple else tup.roots
-        return codec.pack(
-            [tup.source.task, tup.source.channel, list(tup.values), roots, self.edge, self.attempts, self.born_ms, failure]
-        )
+        return pack_held(codec, self.tuple, self.edge, self.attempts, self.born_ms, self.failure)
 
 
 def decode_held(codec: Codec, key: str, data: bytes, find_source: FindSource, now_ms: int) -> PendingInput:
     """A stored input; it is due at once, in the order of the keys."""
-    fields: Any = codec.unpack(data)
+    found = unpack_held(codec, key, data)
     try:
-        task, stream, values, roots, edge, attempts, born_ms, failure = fields
-        source = find_source(task, stream)
-        if type(values) is not list or len(values) != len(source.fields):
+        source = find_source(found.sender, found.channel)
+        if len(found.values) != len(source.fields):
             raise ValueError(f"its values are not those of the fields {', '.join(source.fields)}")
-        if any(type(number) is not int for number in (edge, attempts, born_ms)) or not 0 <= edge < ID_LIMIT:
-            raise ValueError("its edge, tries or birth are no whole numbers")
-        held = PendingInput(Tuple(tuple(values), _checked_roots(roots), source), edge, born_ms, key)
-        held.attempts, held.failure = attempts, None if failure is None else Failure.from_row(failure)
     except (TypeError, ValueError, MalformedFrameError) as error:
-        raise StoreInconsistentError(f"held input '{key}' is not a record of ours: {error}") from error
+        raise not_ours(key, error) from error
+    held = PendingInput(Tuple(found.values, found.roots, source), found.edge, found.born_ms, key)
+    held.attempts, held.failure = found.attempts, found.failure
     held.due_ms, held.is_stored = now_ms, True
     return held
-
-
-def _checked_roots(roots: Any) -> Roots:
-    several = roots if type(roots) is list else [roots]
-    if any(type(root) is not int or not 0 <= root < ID_LIMIT for root in several):
-        raise ValueError("its roots are no ids")
-    return as_roots(roots)
 
 
 class BoltTask(Task):
