@@ -91,9 +91,12 @@ LAZY_WITHIN: dict[str, str | tuple[str, ...]] = {
     "client": (  # what submits, writes savepoints, packs code or puts tuples back: who only looks starts without it
         "sparkstorm.blobs.",
         "sparkstorm.checkpoint.",
+        "sparkstorm.client.journey",
         "sparkstorm.client.savepoints",
+        "sparkstorm.client.stacks",
         "sparkstorm.client.state_frames",
         "sparkstorm.client.submission",
+        "sparkstorm.client.traces",
         "sparkstorm.cluster.request_checks",
         "sparkstorm.transport.frames",
         "sparkstorm.transport.initial_state",

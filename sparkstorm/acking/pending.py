@@ -146,6 +146,11 @@ class Pending:
             return batch.emit_ms
         return None
 
+    def messages(self) -> Iterator[tuple[int, Any, int]]:
+        """Yield the open messages: the root that names each, its id, and when it was emitted."""
+        for batch in self._batches.values():
+            yield from ((root, batch.ids[place], batch.emit_ms) for place, root in batch.members())
+
     def add(self, root: int, message_id: Any, emit_ms: int) -> None:
         """Remember an emission that is a tree by itself; roots are never reused."""
         self.add_batch(root, [message_id], emit_ms)

@@ -29,7 +29,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "doctor": ("doctor",),
         "hosts": ("hosts",),
         "monitor": ("monitor", "top"),
-        "logs": ("logs", "tail"),
+        "logs": ("logs", "tail", "journey", "stacks"),
         "web": ("web",),
     },
     "change": {

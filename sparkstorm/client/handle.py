@@ -31,7 +31,10 @@ from sparkstorm.transport.progress import Progress, TaskCounts, merge, percentil
 from sparkstorm.transport.reader import RedisReader
 
 if TYPE_CHECKING:
+    from sparkstorm.client.journey import Journeys
     from sparkstorm.client.savepoints import Source
+    from sparkstorm.client.stacks import Stacks
+    from sparkstorm.client.traces import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +192,39 @@ class TopologyHandle:
             known = ", ".join(sorted(name for name in streams[component] if not name.startswith("__"))) or "none"
             raise ValueError(f"component '{component}' has no stream '{stream}'; it has {known}")
         return samples(self._reader, tap_name(component, stream), seconds)
+
+    @property
+    def journeys(self) -> Journeys:
+        """Its messages: those that are open, and what the store keeps of one."""
+        from sparkstorm.client.journey import Journeys
+
+        outline = self._state.read_outline(self.topology_id)
+        if outline is None:
+            raise NotAliveError(f"{self.topology_id} is gone")
+        return Journeys(self.topology_id, self._reader, self.tasks(), outline, lambda: iter(self.dead_letters))
+
+    def traces(self, seconds: float = 5.0, emitted_per_s: float | None = None) -> list[Trace]:
+        """Return what happens to a sample of messages in so many seconds: the failed first, then the slowest.
+
+        `emitted_per_s` of its spouts, as the read model has it, says how large the sample may be.
+        """
+        from sparkstorm.client.traces import bits_for, look
+
+        self._cluster.require_writer()
+        return look(self._reader, seconds, bits_for(emitted_per_s))
+
+    def stacks(self, slot: str, seconds: float = 5.0) -> Stacks:
+        """Return the stacks of the worker in a slot ("node:port"), sampled for so many seconds.
+
+        NotAliveError names the workers there are; StoreUnavailableError when it does not answer.
+        """
+        from sparkstorm.client.stacks import look
+
+        self._cluster.require_writer()
+        known = sorted(map(str, self.slots()))
+        if slot not in known:
+            raise NotAliveError(f"{self.topology_id} has no worker {slot:.80}, only {', '.join(known) or 'none'}")
+        return look(self._reader, slot, seconds)
 
     def tasks(self) -> Mapping[int, TaskInfo]:
         """Return component and kind of every task; fixed for a topology's life."""

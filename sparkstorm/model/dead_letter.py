@@ -9,8 +9,9 @@ from typing import Any
 from sparkstorm.errors import CodecError, StoreInconsistentError
 from sparkstorm.model.failure import Cause as Cause
 from sparkstorm.model.failure import Failure
+from sparkstorm.model.roots import split
 from sparkstorm.model.topology import TIMER_STREAM, WINDOW_STREAM
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.tuples import Tuple, each_root
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.values.tagged import from_json, to_json
 
@@ -27,7 +28,8 @@ class DeadLetter:
     committed before it: the whole state of its task while that is small, else the keys of its grouping and those that the call
     used; None when the bolt keeps none. `conf` has the settings of the topology that differ from the defaults. `window` has
     what a bolt with windows or timers saw besides: the content of the window, or the stored cells that the tuple met
-    (`executor/window_records.py`).
+    (`executor/window_records.py`). `roots` are those of its trees, of members of a batch their split ones: they name the
+    messages from which it descends.
     """
 
     failure: Failure
@@ -41,11 +43,13 @@ class DeadLetter:
     state: tuple[Pair, ...] | None = None
     conf: Mapping[str, Any] = field(default_factory=dict)
     window: Mapping[str, Any] | None = None
+    roots: tuple[int, ...] = field(default=(), compare=False)  # not what it is about: equal runs draw other roots
 
     @staticmethod
     def of(tup: Tuple, failure: Failure, attempts: int, **others: Any) -> DeadLetter:
         """Return the record of an input, window or timer that was given up after so many tries."""
-        return DeadLetter(failure, tup.component, tup.task, tup.stream, tup.fields, tup.values, attempts, **others)
+        roots = tuple(dict.fromkeys(split(root) for root in each_root(tup.roots) if root))
+        return DeadLetter(failure, tup.component, tup.task, tup.stream, tup.fields, tup.values, attempts, roots=roots, **others)
 
     @property
     def component(self) -> str:
@@ -100,6 +104,7 @@ class DeadLetter:
             "state": None if self.state is None else [list(pair) for pair in self.state],
             "conf": dict(self.conf),
             **({} if self.window is None else {"window": dict(self.window)}),
+            **({} if not self.roots else {"roots": list(self.roots)}),
         }
 
     @classmethod
@@ -153,8 +158,11 @@ def _checked(letter: DeadLetter) -> DeadLetter:
         raise ValueError("its configuration is no mapping by key")
     if letter.window is not None and (not isinstance(letter.window, dict) or any(type(key) is not str for key in letter.window)):
         raise ValueError("its window is no mapping by name")
+    if not isinstance(letter.roots, list | tuple) or any(type(root) is not int for root in letter.roots):
+        raise ValueError("its roots are no list of numbers")
     pairs = None if letter.state is None else tuple(_pair(each) for each in letter.state)
-    return replace(letter, fields=tuple(letter.fields), values=tuple(letter.values), state=pairs)
+    fields, values, roots = tuple(letter.fields), tuple(letter.values), tuple(letter.roots)
+    return replace(letter, fields=fields, values=values, roots=roots, state=pairs)
 
 
 def _pair(pair: Any) -> Pair:

@@ -23,6 +23,7 @@ SPLIT = 3 << 61
 """Roots of split members are this or more."""
 
 _MEMBER, _SPLIT_BIT = 1 << 61, 1 << 62
+_SPREAD, _64_BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1  # Fibonacci hashing: 2**64 by the golden ratio
 _PLACE_BITS, _PLACE = 10, PLACES - 1
 _BATCH = (_MEMBER - 1) & ~_PLACE
 
@@ -86,3 +87,11 @@ def brought_home(root: int, homes: Sequence[int], ackers: int) -> int:
     home = number % ackers
     number += homes[home % len(homes)] - home
     return root & ~_BATCH | number << _PLACE_BITS if 0 < number <= _BATCH >> _PLACE_BITS else 0
+
+
+def is_sampled(root: int, bits: int) -> bool:
+    """Return whether the message of a root is one of the sample of 1 in 2**bits, which is the same in every worker.
+
+    The split and the unsplit root of a message have one answer. The product spreads the places of a batch, which are neighbours.
+    """
+    return (split(root) * _SPREAD & _64_BITS) >> (64 - bits) == 0 if bits else True

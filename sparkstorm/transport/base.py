@@ -170,6 +170,15 @@ class TaskRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskInputs:
+    """Inputs that wait for one task: its cursor, the inputs that it holds, and the oldest entries of its stream."""
+
+    cursor: Cursor
+    held: Mapping[str, bytes]
+    entries: Sequence[tuple[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """State that a new owner finds after it has fenced off the former one."""
 
@@ -256,6 +265,9 @@ class Reader(Protocol):
 
     def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
         """Yield a task's base as (key, value), in parts; not at one moment."""
+
+    def inputs(self, task: int, limit: int) -> TaskInputs:
+        """Return what waits for a task, of its stream at most `limit` entries, the oldest."""
 
     def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
         """Return the oldest dead letters with ids greater than `after`, with their ids; ids only grow."""

@@ -53,6 +53,20 @@ def tap_name(component: str, stream: str) -> str:
     return f"{component}:{stream}"
 
 
+TRACE_BITS = (0, 4, 8, 12, 16)
+"""Shares of messages that can be traced: one in 2**bits. A client takes the one that its topology's rate asks for."""
+
+
+def trace_name(bits: int) -> str:
+    """Return the name of the tap of traces of one message in 2**bits; no component has it, since users' names do not begin so."""
+    return tap_name("__trace", str(bits))
+
+
+def stacks_name(slot: str) -> str:
+    """Return the name of the tap of the stacks of the worker in a slot ("node:port")."""
+    return tap_name("__stacks", slot)
+
+
 def read_cursor(stored: bytes | None, key: str) -> Cursor:
     """A stored cursor, START when there is none; StoreInconsistentError names the key when it holds something else."""
     if stored is None:

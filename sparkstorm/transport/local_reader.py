@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from sparkstorm.errors import FencedError, NotAliveError
-from sparkstorm.transport.base import START, TaskRecord
+from sparkstorm.transport.base import START, TaskInputs, TaskRecord
 from sparkstorm.transport.local import LocalStore, TaskKeys, record_of
 
 
@@ -34,6 +34,12 @@ class LocalReader:
     def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
         """Yield a task's base, at once."""
         yield list(self._store.task(task).base.items())
+
+    def inputs(self, task: int, limit: int) -> TaskInputs:
+        """Return what waits for a task."""
+        keys, record = self._store.task(task), self.record(task)
+        entries = [(f"{number}-0", data) for number, data in keys.stream[:limit]]
+        return TaskInputs(record.cursor, record.held, entries)
 
     def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
         """Return the oldest dead letters with ids greater than `after`, with their ids."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from sparkstorm.errors import NotAliveError, StoreInconsistentError, StoreUnavailableError
 from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.transport.base import START, TAP_MS, TOMBSTONE_MS, TaskRecord
+from sparkstorm.transport.base import START, TAP_MS, TOMBSTONE_MS, TaskInputs, TaskRecord
 from sparkstorm.transport.connection import Link, Script, text
 from sparkstorm.transport.keys import Keys, read_cursor, read_number
 from sparkstorm.transport.state_base import StateReading
@@ -68,6 +68,18 @@ class RedisReader:
     def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
         """Yield a task's base in parts."""
         return StateReading(self._link, self._keys).scan(task)
+
+    def inputs(self, task: int, limit: int) -> TaskInputs:
+        """Return what waits for a task; its stream is trimmed at its cursor, so the oldest entries are what waits."""
+        k = self._keys
+        stream = ("XRANGE", k.stream(task), "-", "+", "COUNT", limit)
+        cursor, held, entries = self._link.ask(("HGET", k("cursor"), task), ("HGETALL", k("held", task)), stream)
+        pairs = zip(held[::2], held[1::2], strict=True)
+        return TaskInputs(
+            read_cursor(cursor, k("cursor")),
+            {text(key): data for key, data in pairs},
+            [(text(id), fields[1]) for id, fields in entries],
+        )
 
     def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
         """Return the oldest dead letters with ids greater than `after`, with their ids."""

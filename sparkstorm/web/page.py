@@ -21,11 +21,13 @@ from starlette.staticfiles import StaticFiles
 
 from sparkstorm.client import ClusterClient
 from sparkstorm.client.logs import last_lines
+from sparkstorm.client.traces import spans
 from sparkstorm.errors import InvalidConfigError, NotAliveError
 from sparkstorm.insight.records import WINDOWS_S, to_json
 from sparkstorm.insight.sampler import ReadModel
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.names import file_name, shown
+from sparkstorm.notebook.flame_graph import boxes, figures
 from sparkstorm.recording.capsule_files import ENDING, write_capsule
 from sparkstorm.recording.capsule_tests import name_of_test, text_of_test
 from sparkstorm.web import actions
@@ -37,6 +39,9 @@ STATIC: Final = Path(__file__).with_name("static")
 _MOST_LINES = 2_000
 _MOST_CHARS = 4_000
 _MOST_LETTERS = 100
+_MOST_TRACES = 50
+_MOST_BOXES = 5_000
+_LONGEST_LOOK_S = 60
 _BEAT_S = 4.0  # a line of comment this often: the page greys itself after 5 s without any
 
 
@@ -66,12 +71,15 @@ class Page:
             "/page/capsule/{topology}/{id}": self.capsule,
             "/page/log/{topology}/{slot}": self.log,
             "/page/upgrade/{topology}": self.upgrade,
+            "/page/journey/{topology}": self.journey,
         }
         return [
             Route("/", self.index),
             *(Route(path, handler) for path, handler in gets.items()),
             Route("/page/plan/{verb}", self.plan, methods=["POST"]),
             Route("/page/do/{verb}", self.do, methods=["POST"]),
+            Route("/page/traces/{topology}", self.traces, methods=["POST"]),
+            Route("/page/stacks/{topology}/{slot}", self.stacks, methods=["POST"]),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
 
@@ -182,6 +190,42 @@ class Page:
         name = request.path_params["topology"]
         return JSONResponse(to_json(await self._read(lambda client: client.topology(name).upgrade.status())))
 
+    async def journey(self, request: Request) -> Response:
+        """Return where a message is, by its root or id; without one the oldest open messages."""
+        self._require_writer("tuples may hold secrets")
+        name, message = request.path_params["topology"], request.query_params.get("message", "")[:200]
+
+        def read(client: ClusterClient) -> dict[str, Any]:
+            found = client.topology(name).journeys
+            if not message:
+                return {"open": to_json(found.open(_MOST_LETTERS))}
+            one = found.find(message)
+            return {"journey": {**to_json(one), "sentence": one.sentence}}
+
+        return JSONResponse(await self._read(read))
+
+    async def traces(self, request: Request) -> Response:
+        """Follow a sample of messages for some seconds; return the failed and the slowest."""
+        self._require_writer("a tap is a key in the store")
+        name, seconds = request.path_params["topology"], _seconds(await _body(request))
+        view = self._model.topology(name)
+        rate = sum(each.windows["1m"].emitted_per_s or 0.0 for each in view.components.values() if each.kind == "spout")
+        found = await self._ask(lambda client: client.topology(name).traces(seconds, rate))
+        kept = [
+            {"root": each.root, "took_ms": each.took_us / 1000, "has_failed": each.has_failed, "events": spans(each)}
+            for each in found[:_MOST_TRACES]
+        ]
+        return JSONResponse({"traces": to_json(kept), "count": len(found)})
+
+    async def stacks(self, request: Request) -> Response:
+        """Sample a worker's stacks for some seconds; return the boxes of its flame graph."""
+        self._require_writer("a tap is a key in the store")
+        name, slot, seconds = request.path_params["topology"], request.path_params["slot"], _seconds(await _body(request))
+        found = await self._ask(lambda client: client.topology(name).stacks(slot, seconds))
+        drawn, idle = boxes(found.stacks, found.samples, found.seconds)
+        shown_boxes = [{**to_json(each), "title": figures(each, found.samples)} for each in drawn[:_MOST_BOXES]]
+        return JSONResponse({"samples": found.samples, "seconds": found.seconds, "boxes": shown_boxes, "idle": idle})
+
     async def plan(self, request: Request) -> Response:
         """Return what an action would do, and its command line; nothing is changed."""
         self._require_writer("a plan is a request")
@@ -217,6 +261,13 @@ def _integer(request: Request, name: str) -> int:
     if not re.fullmatch(r"[0-9]{1,15}", text, re.ASCII):
         raise InvalidConfigError(f"{name}: expected milliseconds since the epoch, got {text!r:.40}")
     return int(text)
+
+
+def _seconds(body: Mapping[str, Any]) -> float:
+    seconds = body.get("seconds", 5)
+    if type(seconds) is not int or not 1 <= seconds <= _LONGEST_LOOK_S:
+        raise InvalidConfigError(f"seconds: expected an integer from 1 to {_LONGEST_LOOK_S}, got {seconds!r:.40}")
+    return float(seconds)
 
 
 async def _body(request: Request) -> Mapping[str, Any]:

@@ -164,7 +164,11 @@ def _step_until_started(run: WorkerRun, control: WorkerControl) -> float | None:
 def _start(spec: WorkerSpec, control: WorkerControl, clock: Clock, transport: RedisTransport, wake: Callable[[], None]) -> Worker:
     settings = WorkerSettings.of(spec.conf)
     reporter = SlotReporter(control, clock, settings.error_interval_ms, settings.errors_per_interval)
-    return start_worker(lambda: WorkerParts(_plan(spec), transport, clock, RandomIds(), reporter, wake))
+    return start_worker(lambda: WorkerParts(_plan(spec), transport, clock, RandomIds(), reporter, wake, _run_beside))
+
+
+def _run_beside(run: Callable[[], None]) -> None:
+    threading.Thread(target=run, name="stacks", daemon=True).start()
 
 
 def _plan(spec: WorkerSpec) -> WorkerPlan:

@@ -39,14 +39,19 @@ class WorkerParts:
         ids: IdSource,
         reporter: Reporter,
         wake: Callable[[], None] = lambda: None,
+        beside: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
-        """Claim the tasks, then open and prepare their components; errors of user code are raised as they are."""
+        """Claim the tasks, then open and prepare their components; errors of user code are raised as they are.
+
+        `beside` runs a function on a thread of its own; a simulation has none.
+        """
         self.plan = plan
         self.transport = transport
         self.clock = clock
         self.ids = ids
         self.reporter = reporter
         self.wake = wake
+        self.beside = beside
         # Before anything of the user's is opened: the claim raises the fence, and only then is what
         # it has read final.
         self.claim = claimed(plan, transport, clock, ids)

@@ -30,9 +30,11 @@ from sparkstorm.worker.read_window import ReadWindow
 from sparkstorm.worker.sinks import Sinks
 from sparkstorm.worker.spout_turns import SpoutTurns, Waiting
 from sparkstorm.worker.tasks.acker_task import CatchUp
+from sparkstorm.worker.tasks.stacks import StackTap
 from sparkstorm.worker.tasks.store_witness import StoreWitness
 from sparkstorm.worker.tasks.taps import Taps
 from sparkstorm.worker.tasks.task_factory import TaskSet
+from sparkstorm.worker.tasks.traces import Traces
 from sparkstorm.worker.timers import Timeouts, TimerService
 
 _NEVER = float("inf")
@@ -49,7 +51,9 @@ class Worker:
         self._laps = LoopTime(self.progress.loop_us, clock.now_us())
         self._budget = make_budget(EpochSettings.of(plan.conf))
         self._window = ReadWindow()
-        self.taps = Taps(self._task_set.senders(), parts.transport, clock.now_ms)
+        senders = self._task_set.senders()
+        others = (Traces(senders, plan.owner, clock.now_us), StackTap(plan.owner, clock.now_ms, parts.beside))
+        self.taps = Taps(senders, parts.transport, clock.now_ms, others)
         self._timeouts, self._timers, self._sinks = Timeouts(parts), TimerService(parts), Sinks(parts)
         self._bolt_turns = BoltTurns(parts, self._budget, self._timers)
         self._spout_turns = SpoutTurns(parts, self._budget, self._bolt_turns.deliver)

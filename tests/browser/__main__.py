@@ -224,6 +224,7 @@ def walk(step: Walk, is_narrow: bool) -> None:
         ("Workers", "workers", "table"),
         ("Errors", "errors", "table"),
         ("Dead letters", "letters", "details"),
+        ("Journey", "journey", "form"),
         ("Upgrade", "upgrade", ".empty"),
         ("Configuration", "conf", "table"),
     ):

@@ -636,6 +636,21 @@ def test_release_frees_what_the_stored_cursor_has_passed_and_no_more(bench: Benc
         assert bench.frames(1) == [b"c"]
 
 
+# -- what waits for a task
+
+
+def test_what_waits_for_a_task_is_its_held_inputs_and_the_entries_behind_its_cursor(bench: Bench) -> None:
+    owner, reader = Owner(bench, "o", (1,)), bench.reader()
+    assert (reader.inputs(1, 10).held, list(reader.inputs(1, 10).entries)) == ({}, [])
+    owner.commit(frames=frames_for(1, b"a", b"b", b"c"))
+    first, _, _ = read(owner.transport, {1: START.entry}, 3)
+    owner.commit(cursors={1: Cursor(first.id, 0)}, drained_bytes={1: 1}, held=[(1, "h", b"held")])
+    found = reader.inputs(1, 10)
+    assert (found.cursor, dict(found.held)) == (Cursor(first.id, 0), {"h": b"held"})
+    assert [data for _, data in found.entries] == [b"b", b"c"]
+    assert [data for _, data in reader.inputs(1, 1).entries] == [b"b"]
+
+
 # -- taps
 
 

@@ -218,6 +218,11 @@ def test_three_terminals(terminals: Terminals) -> None:
         assert versions_of_exact_counts(alpha, terminals.folder) == {"$v1"}
         assert versions_of_exact_counts(beta, terminals.folder) == {"$v1", "$v2"}
 
+        [message] = json.loads(run("journey", "beta", "-n", "1", "--json")[1])["open"]
+        assert "lines" in run("journey", "beta", message["root"])[1]
+        worker = json.loads(run("status", "beta", "--json")[1])["workers"].popitem()[0]
+        stacks = run("stacks", "beta", worker, "--seconds", "2", "--folded")[1]
+        assert "drive (worker/loop.py)" in stacks and stacks.startswith(("MainThread;", "alive;"))
         log = run("logs", "beta")[1]
         assert log.count("counting in version v2") == 2
         viewer = str(connection.with_name("connection-read-only.json"))

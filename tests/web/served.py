@@ -19,6 +19,7 @@ from sparkstorm.transport.reader import RedisReader
 from sparkstorm.web.app import make_app
 from sparkstorm.web.commands import Commands, Connections
 from sparkstorm.web.metrics import metrics_routes
+from sparkstorm.web.page import Page
 from sparkstorm.web.rest import rest_routes
 from sparkstorm.web.security import Access, local_hosts
 from tests.insight.watched import Watched, watched
@@ -68,16 +69,16 @@ class Served:
 
 
 @contextmanager
-def served(is_read_only: bool = False) -> Iterator[Served]:
+def served(is_read_only: bool = False, **conf: object) -> Iterator[Served]:
     """Run a word count and serve it; commands are carried out while the client waits."""
-    with watched() as run:
+    with watched(**conf) as run:
         logs: dict[str, bytes] = {}
         connections = Connections(lambda: SimulatedClient(run.cluster, logs))
         commands = Commands(connections, is_read_only)
         rest = rest_routes(run.sampler, commands, {"ui.port": 8080})
-        routes = [*rest, *metrics_routes(run.sampler)]
         methods = [("POST" if "POST" in (each.methods or ()) else "GET", each.path) for each in rest]
         access = Access(local_hosts(8080), is_read_only=is_read_only)
+        routes = [*rest, *metrics_routes(run.sampler), *Page(run.sampler, access, connections, "simulated").routes()]
         app, headers = make_app(routes, access), {"Authorization": f"Bearer {access.token}"}
         with TestClient(app, HOME, raise_server_exceptions=False, headers=headers) as client:
             yield Served(run, client, run.cluster.topology("words").id, logs, methods)

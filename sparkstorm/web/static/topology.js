@@ -4,8 +4,9 @@ import { Graph, held } from "./graph.js";
 import { Charts } from "./charts.js";
 import { Status } from "./cluster.js";
 import { Act } from "./dialogs.js";
+import { Journey, Stacks } from "./journey.js";
 
-const TABS = [["components", "Components"], ["workers", "Workers"], ["errors", "Errors"], ["letters", "Dead letters"], ["upgrade", "Upgrade"], ["conf", "Configuration"]];
+const TABS = [["components", "Components"], ["workers", "Workers"], ["errors", "Errors"], ["letters", "Dead letters"], ["journey", "Journey"], ["upgrade", "Upgrade"], ["conf", "Configuration"]];
 
 export function TopologyScreen({ topology, cluster, at, ask, bar }) {
   const [isShown, show] = useState(false);
@@ -22,7 +23,7 @@ export function TopologyScreen({ topology, cluster, at, ask, bar }) {
     ${at.as === "table" ? null : html`<section class=${"card graphcard" + (isShown ? " shown" : "")}><div class="scroll"><${Graph} topology=${topology} /></div></section>`}
     <${Charts} topology=${topology.name} time=${cluster.time_ms} />
     <div class="bar" role="tablist" aria-label="parts of ${topology.name}" onKeyDown=${(event) => turn(event, tab)}>${TABS.map(([id, words]) => html`<button key=${id} id="tab-${id}" role="tab" tabindex=${id === tab ? 0 : -1} aria-selected=${id === tab} aria-controls="panel" onClick=${() => go({ tab: id, component: "", worker: "" })}>${words}${count[id] ? ` ${num(count[id])}` : ""}</button>`)}</div>
-    <section class="card" id="panel" role="tabpanel" aria-label=${tab}>${tab === "components" ? html`<${Components} topology=${topology} />` : tab === "workers" ? html`<${Workers} topology=${topology} at=${at} cluster=${cluster} ask=${ask} />` : tab === "errors" ? html`<${Errors} topology=${topology} />` : tab === "letters" ? html`<${Letters} topology=${topology} ask=${ask} />` : tab === "upgrade" ? html`<${Upgrade} topology=${topology} ask=${ask} />` : html`<${Conf} topology=${topology} />`}</section>
+    <section class="card" id="panel" role="tabpanel" aria-label=${tab}>${tab === "components" ? html`<${Components} topology=${topology} />` : tab === "workers" ? html`<${Workers} topology=${topology} at=${at} cluster=${cluster} ask=${ask} />` : tab === "errors" ? html`<${Errors} topology=${topology} />` : tab === "letters" ? html`<${Letters} topology=${topology} ask=${ask} />` : tab === "journey" ? html`<${Journey} topology=${topology} />` : tab === "upgrade" ? html`<${Upgrade} topology=${topology} ask=${ask} />` : html`<${Conf} topology=${topology} />`}</section>
     ${at.component && topology.components[at.component] && html`<${Drawer} topology=${topology} component=${topology.components[at.component]} time=${cluster.time_ms} />`}`;
 }
 // Arrow keys turn the tabs, as in every tab list; Tab leaves them.
@@ -61,7 +62,7 @@ function Workers({ topology, at, cluster, ask }) {
   const rows = Object.values(topology.workers), chosen = topology.workers[at.worker];
   if (!rows.length) return html`<p class="empty">It has no worker yet: ${topology.problems[0] || "Nimbus has not placed it; free slots are on the cluster's screen"}.</p>`;
   return html`<table><thead><tr><th>worker</th><th>state</th><th class="n wide">memory</th><th class="n">CPU</th><th class="n wide">commits</th><th class="wide">loop time</th><th class="n">beat</th></tr></thead><tbody>${rows.map((each) => html`<tr key=${each.slot} class=${each === chosen ? "on" : ""}><td><a href="#" onClick=${(e) => { e.preventDefault(); go({ worker: each.slot }); }}>${each.slot}</a> <span class="small">${Object.entries(each.tasks).filter(([name]) => !name.startsWith("__")).map(([name, n]) => `${name}×${n}`).join(", ")}</span></td><td class="state">${each.state === "RUNNING" ? "● " : "▲ "}${each.state}${each.deaths ? `, ${each.deaths} deaths` : ""}</td><td class="n wide">${each.memory_mb === null ? "-" : num(each.memory_mb, 0) + " MB"}</td><td class="n">${each.cpu_percent === null ? "-" : num(each.cpu_percent, 0) + " %"}</td><td class="n wide">${rate(each.commits_per_s)}</td><td class="wide small">${Object.entries(each.loop).filter(([, share]) => share > 0.005).sort((a, b) => b[1] - a[1]).map(([name, share]) => `${name} ${percent(share)}`).join(", ") || "-"}</td><td class="n">${each.beat_ms ? lasted(cluster.time_ms - each.beat_ms) + " ago" : "-"}</td></tr>`)}</tbody></table>
-    ${chosen && html`<h2>Log of ${chosen.slot}</h2>${chosen.message && html`<p class="alert">${chosen.message}</p>`}<${Log} topology=${topology.name} slot=${chosen.slot} /><${Act} ask=${ask} verb="restart" body=${{ topology: topology.name, worker: chosen.slot }} label="Restart this worker …" />`}`;
+    ${chosen && html`<h2>Log of ${chosen.slot}</h2>${chosen.message && html`<p class="alert">${chosen.message}</p>`}<${Stacks} topology=${topology.name} slot=${chosen.slot} /><${Log} topology=${topology.name} slot=${chosen.slot} /><${Act} ask=${ask} verb="restart" body=${{ topology: topology.name, worker: chosen.slot }} label="Restart this worker …" />`}`;
 }
 function Log({ topology, slot }) {
   const [wanted, want] = useState("");

@@ -11,7 +11,7 @@ and Storm's debug stream to an event logger, a bolt of its own.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from sparkstorm.errors import CodecError, SparkStormError
@@ -41,11 +41,25 @@ class Tapped(Protocol):
     observers: list[TaskObserver]
 
 
+class OtherTap(Protocol):
+    """Tap that shows something else than the rows of a stream: traces, or stacks."""
+
+    names: Collection[str]
+
+    def follow(self, names: Collection[str]) -> None:
+        """Begin or end to gather, as these of its names are open; called about once a second."""
+
+    def take(self) -> Mapping[str, Sequence[bytes]]:
+        """Return what was gathered since the last call, by name."""
+
+
 class Taps(TaskObserver):
     """Open taps on the streams of some tasks; it observes the tasks whose streams are looked at."""
 
-    def __init__(self, tasks: Iterable[Tapped], transport: Transport, now_ms: Callable[[], int]) -> None:
-        self._transport, self._now_ms = transport, now_ms
+    def __init__(
+        self, tasks: Iterable[Tapped], transport: Transport, now_ms: Callable[[], int], others: Sequence[OtherTap] = ()
+    ) -> None:
+        self._transport, self._now_ms, self._others = transport, now_ms, others
         self._tasks_by_name: dict[str, list[Tapped]] = {}
         for task in tasks:
             for stream in task.emitter.routes:
@@ -54,17 +68,20 @@ class Taps(TaskObserver):
         self._tapped: list[Tapped] = []
         self._fresh: dict[str, deque[str]] = {}  # of the epoch at hand
         self._committed: dict[str, deque[str]] = {}
+        self._names = sorted({*self._tasks_by_name, *(name for other in others for name in other.names)})
         self._due_ms = 0
 
     def look(self, now_ms: int) -> None:
         """Ask the store which taps are open, and publish what is left."""
         self.publish(now_ms)
         try:
-            found = self._transport.open_taps(sorted(self._tasks_by_name))
+            found = {*self._transport.open_taps(self._names)}
         except SparkStormError:  # a commit will find out what is wrong with the store
             return
-        if found != self._fresh.keys():
-            self._set(found)
+        if (streams := found & self._tasks_by_name.keys()) != self._fresh.keys():
+            self._set(streams)
+        for other in self._others:
+            other.follow(found.intersection(other.names))
 
     def emitted(self, emitter: Emitter) -> None:
         """Sample what a task has emitted since its counts were taken."""
@@ -91,11 +108,17 @@ class Taps(TaskObserver):
 
     def publish(self, now_ms: int) -> None:
         """Publish what was committed, ten times a second at the most."""
-        if now_ms < self._due_ms or not any(self._committed.values()):
+        if now_ms < self._due_ms:
+            return
+        samples: dict[str, Sequence[bytes]] = {
+            name: [row.encode() for row in rows] for name, rows in self._committed.items() if rows
+        }
+        for other in self._others:
+            samples |= other.take()
+        if not samples:
             return
         # Before the call: a store that is slow is not asked more often for it.
         self._due_ms = now_ms + _EVERY_MS
-        samples = {name: [row.encode() for row in rows] for name, rows in self._committed.items() if rows}
         for rows in self._committed.values():
             rows.clear()
         try:

@@ -1,0 +1,118 @@
+"""Traces: what happens to a sample of messages while a client looks, hop by hop, with times of the hosts' clocks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkstorm.client.tap import Sample, TapStore, samples
+from sparkstorm.transport.keys import TRACE_BITS, trace_name
+
+_WANTED_PER_S = 50.0  # messages: enough to find a slow one in a few seconds, few enough for a tap
+_MOST_TRACES = 1_000
+_LEAST_S = 2.0  # workers look for taps once a second, and publish once a second
+_ROOT = re.compile(r"[0-9a-f]{16}", re.ASCII)
+ENDED = ("acked", "given up")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that a task did with rows of a message, committed at `committed_us` (microseconds since the epoch)."""
+
+    what: str  # "emitted", "executed", "held", "failed", "acked", "given up"
+    component: str
+    task: int
+    worker: str
+    source: str  # of an input: "component/stream"
+    began_us: int  # of the call that had the row, with others
+    ended_us: int
+    committed_us: int
+    text: str = ""  # of a failure
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Events of one message, in the order of their ends."""
+
+    root: str
+    events: tuple[Event, ...]
+
+    @property
+    def began_us(self) -> int:
+        """Return the first moment that is known."""
+        return min(each.began_us for each in self.events)
+
+    @property
+    def took_us(self) -> int:
+        """Return the time from the first to the last moment that is known."""
+        return max(each.committed_us for each in self.events) - self.began_us
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether its emit was seen: else it began before the look."""
+        return any(each.what == "emitted" for each in self.events)
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether a call failed, or the message was given up."""
+        return any(each.what in ("failed", "given up") for each in self.events)
+
+
+def bits_for(emitted_per_s: float | None) -> int:
+    """Return the share of messages, one in 2**bits, that gives some 50 traces a second at this rate."""
+    rate = emitted_per_s or 0.0
+    return next((bits for bits in TRACE_BITS if rate / 2**bits <= _WANTED_PER_S), TRACE_BITS[-1])
+
+
+def look(store: TapStore, seconds: float, bits: int) -> list[Trace]:
+    """Trace one message in 2**bits for so many seconds; those that failed come first, then the slowest."""
+    found: dict[str, list[Event]] = {}
+    for sample in samples(store, trace_name(bits), max(seconds, _LEAST_S)):
+        if sample is not None:
+            _add(found, sample)
+    return traces_of(found)
+
+
+def traces_of(events: Mapping[str, Iterable[Event]]) -> list[Trace]:
+    """Return traces from events by root: of those with an emit, the failed first, then the slowest."""
+    made = [Trace(root, tuple(sorted(several, key=lambda each: each.ended_us))) for root, several in events.items()]
+    return sorted((each for each in made if each.is_whole), key=lambda each: (not each.has_failed, -each.took_us, each.root))
+
+
+def _add(found: dict[str, list[Event]], sample: Sample) -> None:
+    """Add an event; what no worker writes is passed over."""
+    root, event = sample.values.get("root"), _event(sample.task, sample.values)
+    if event is None or type(root) is not str or not _ROOT.fullmatch(root):
+        return
+    if root in found or len(found) < _MOST_TRACES:
+        found.setdefault(root, []).append(event)
+
+
+def _event(task: int, values: Mapping[str, Any]) -> Event | None:
+    texts = [values.get(name) for name in ("what", "component", "worker", "source", "text")]
+    times = [values.get(name) for name in ("began_us", "ended_us", "committed_us")]
+    if any(type(each) is not str for each in texts) or any(type(each) is not int for each in times):
+        return None
+    what, component, worker, source, text = map(str, texts)
+    began_us, ended_us, committed_us = (int(each or 0) for each in times)
+    return Event(what, component, task, worker, source, began_us, ended_us, committed_us, text)
+
+
+def spans(trace: Trace) -> list[dict[str, Any]]:
+    """Return a trace's events as lines of a timeline: milliseconds since its begin."""
+    zero = trace.began_us
+    return [
+        {
+            "what": each.what,
+            "where": f"{each.component}#{each.task}",
+            "worker": each.worker,
+            "source": each.source,
+            "began_ms": (each.began_us - zero) / 1000,
+            "took_ms": (each.ended_us - each.began_us) / 1000,
+            "committed_ms": (each.committed_us - zero) / 1000,
+            "text": each.text,
+        }
+        for each in trace.events
+    ]
