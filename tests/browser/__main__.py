@@ -97,23 +97,18 @@ class Locked(Connections):
 @contextmanager
 def served() -> Iterator[str]:
     """Serve the page of a simulated cluster in which orders come all the time; yield its address with the token."""
-    orders, builder = FeederSpout(["order"]), TopologyBuilder()
-    builder.set_spout("orders", orders)
-    builder.set_bolt("clean", Clean(), 2).shuffle_grouping("orders")
-    builder.set_bolt("sum", Sum(), 3).fields_grouping("clean", "customer")
-    builder.set_bolt("alerts", Take()).shuffle_grouping("sum")
-    builder.set_bolt("archive", Take(), 2).shuffle_grouping("clean").shuffle_grouping("sum")
+    orders = FeederSpout(["order"])
     lock, ended, listener = threading.RLock(), threading.Event(), socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     with LocalCluster(is_lively=True) as cluster:
-        cluster.submit(builder.build(), {"topology.workers": 2, "topology.max.retries": 1}, "orders")
+        cluster.submit(_sums_of(orders), {"topology.workers": 2, "topology.max.retries": 1}, "orders")
         cluster.submit(_idle(), {}, "a-topology-with-a-long-name-that-rests")
         sampler = Sampler(cluster.source())
 
         def pass_second(number: int) -> None:
             with lock:
                 for at in range(20):
-                    orders.feed([f"c{(number * 7 + at) % 5}:{at * number % 90}" if at or number % 10 else "no amount"])
+                    orders.feed([_order(number, at)])
                 cluster.advance(seconds=1)
                 sampler.step()
 
@@ -127,9 +122,7 @@ def served() -> Iterator[str]:
         logs = dict.fromkeys(sampler.topology("orders").workers, b"2026-11-24 17:02:11 INFO started\n" * 30)
         access = Access(local_hosts(port))
         connections = Locked(lambda: SimulatedClient(cluster, logs), lock)
-        rest = rest_routes(sampler, Commands(connections))
-        app = make_app([*rest, *metrics_routes(sampler), *Page(sampler, access, connections, "simulated").routes()], access)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1))
+        server = _server(sampler, access, connections)
         threads = [threading.Thread(target=run), threading.Thread(target=server.run, kwargs={"sockets": [listener]})]
         for thread in threads:
             thread.start()
@@ -140,6 +133,28 @@ def served() -> Iterator[str]:
             server.should_exit = True
             for thread in threads:
                 thread.join()
+
+
+def _sums_of(orders: FeederSpout) -> Any:
+    builder = TopologyBuilder()
+    builder.set_spout("orders", orders)
+    builder.set_bolt("clean", Clean(), 2).shuffle_grouping("orders")
+    builder.set_bolt("sum", Sum(), 3).fields_grouping("clean", "customer")
+    builder.set_bolt("alerts", Take()).shuffle_grouping("sum")
+    builder.set_bolt("archive", Take(), 2).shuffle_grouping("clean").shuffle_grouping("sum")
+    return builder.build()
+
+
+def _order(second: int, at: int) -> str:
+    """Return one of the orders of a second; the first of every tenth second is bad."""
+    return f"c{(second * 7 + at) % 5}:{at * second % 90}" if at or second % 10 else "no amount"
+
+
+def _server(sampler: Sampler, access: Access, connections: Connections) -> uvicorn.Server:
+    page = Page(sampler, access, connections, "simulated")
+    routes = [*rest_routes(sampler, Commands(connections)), *metrics_routes(sampler), *page.routes()]
+    app = make_app(routes, access)
+    return uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1))
 
 
 def _idle() -> Any:
@@ -220,6 +235,32 @@ def walk(step: Walk, is_narrow: bool) -> None:
     step.sees("dialog[open] td", "orders")
     step.look("component")
     step.press("Escape")
+    walk_tabs(step)
+    for label, name in (("Rebalance", "rebalance"), ("Kill", "kill")):
+        step.tab_to(label, ".head")
+        step.press("Enter")
+        step.sees("dialog[open] pre", "sparkstorm")
+        step.look(name)
+        step.press("Escape")
+    confirm(step, "Deactivate", "is inactive")
+    step.look("done")
+    step.press("Escape")
+    confirm(step, "Activate", "is active")
+    step.press("Escape")
+    step.press("]")
+    step.sees("button[aria-pressed=true]", "10m")
+    step.press("[")
+    step.press("?")
+    step.sees("h2", "Keys")
+    step.look("keys")
+    step.press("?")
+    step.press("g")
+    step.press("c")
+    step.sees("h1", "simulated")
+
+
+def walk_tabs(step: Walk) -> None:
+    """Walk through the tabs of a topology, then from the first worker to its log."""
     for words, tab, selector in (
         ("Workers", "workers", "table"),
         ("Errors", "errors", "table"),
@@ -240,37 +281,16 @@ def walk(step: Walk, is_narrow: bool) -> None:
     step.press("Enter")
     step.sees("pre.log", "started")
     step.look("log")
-    for label, name in (("Rebalance", "rebalance"), ("Kill", "kill")):
-        step.tab_to(label, ".head")
-        step.press("Enter")
-        step.sees("dialog[open] pre", "sparkstorm")
-        step.look(name)
-        step.press("Escape")
-    step.tab_to("Deactivate", ".head")
+
+
+def confirm(step: Walk, label: str, ending: str) -> None:
+    """Press a button of a command and the one in the dialog that shows the command; wait for the toast."""
+    step.tab_to(label, ".head")
     step.press("Enter")
-    step.sees("dialog[open] pre", "deactivate")
-    step.tab_to("Deactivate", "dialog")
+    step.sees("dialog[open] pre", label.lower())
+    step.tab_to(label, "dialog")
     step.press("Enter")
-    step.sees(".toast", "is inactive")
-    step.look("done")
-    step.press("Escape")
-    step.tab_to("Activate", ".head")
-    step.press("Enter")
-    step.sees("dialog[open] pre", "activate")
-    step.tab_to("Activate", "dialog")
-    step.press("Enter")
-    step.sees(".toast", "is active")
-    step.press("Escape")
-    step.press("]")
-    step.sees("button[aria-pressed=true]", "10m")
-    step.press("[")
-    step.press("?")
-    step.sees("h2", "Keys")
-    step.look("keys")
-    step.press("?")
-    step.press("g")
-    step.press("c")
-    step.sees("h1", "simulated")
+    step.sees(".toast", ending)
 
 
 def first_loads(browser: Any, address: str, times: int = 5) -> tuple[int, list[float]]:

@@ -183,8 +183,27 @@ def every_verb(lab: Lab) -> int:
     return bad
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the faults that are named, or all; the number of those that failed."""
+def harm_each(lab: Lab, names: Sequence[str]) -> int:
+    """Print a table of these faults, or of all; return how many failed."""
+    bad = 0
+    print("| fault, 25 s | counted | lost or doubled | pause (s) | named after (s) | load |", flush=True)
+    print("| --- | --- | --- | --- | --- | --- |", flush=True)
+    by_name = {each.name: each for each in FAULTS}
+    for fault in [by_name[name] for name in names or by_name]:
+        try:
+            found = harm(lab, fault)
+        except AssertionError as error:
+            bad += 1
+            print(f"| {fault.name} | FAILED: {str(error)[:3000]} |", flush=True)
+            continue
+        named = "-" if found.named_s is None else f"{found.named_s:.1f}"
+        print(f"| {fault.name} | {found.counted} | 0 | {found.pause_s:.1f} | {named} | {os.getloadavg()[0]:.0f} |", flush=True)
+        wait_until(lambda: lab.slots_by_host().get("w3", 0) >= 2, "w3's slots", 400)
+    return bad
+
+
+def options_of(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a command line; a name that is no fault's ends the process."""
     parser = argparse.ArgumentParser(prog="python -m tests.hosts", description=__doc__)
     parser.add_argument("faults", nargs="*", metavar="FAULT", help="names of faults, one after the other; all if none is given")
     parser.add_argument("--starts", type=int, default=0, metavar="N", help="only start two drivers so often; show their slots")
@@ -193,11 +212,16 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if unknown := set(options.faults) - {each.name for each in FAULTS}:
         parser.error(f"no fault is called {min(unknown)!r}; there are {', '.join(each.name for each in FAULTS)}")
+    return options
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the faults that are named, or all; the number of those that failed."""
+    options = options_of(arguments)
     start_reaper()  # when this process is killed, its hosts go
     if reason := why_not():
         print(f"no hosts can be made here: {reason}")
         return 1
-    bad = 0
     with (
         tempfile.TemporaryDirectory(prefix="sparkstorm-hosts-") as folder,
         Lab(Path(folder), is_guarded=options.firewall) as lab,
@@ -210,20 +234,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"slots {lab.slots_by_host()}", flush=True)
         if options.verbs:
             return every_verb(lab)
-        print("| fault, 25 s | counted | lost or doubled | pause (s) | named after (s) | load |", flush=True)
-        print("| --- | --- | --- | --- | --- | --- |", flush=True)
-        by_name = {each.name: each for each in FAULTS}
-        for fault in [by_name[name] for name in options.faults or by_name]:
-            try:
-                found = harm(lab, fault)
-            except AssertionError as error:
-                bad += 1
-                print(f"| {fault.name} | FAILED: {str(error)[:3000]} |", flush=True)
-                continue
-            named = "-" if found.named_s is None else f"{found.named_s:.1f}"
-            print(f"| {fault.name} | {found.counted} | 0 | {found.pause_s:.1f} | {named} | {os.getloadavg()[0]:.0f} |", flush=True)
-            wait_until(lambda: lab.slots_by_host().get("w3", 0) >= 2, "w3's slots", 400)
-    return bad
+        return harm_each(lab, options.faults)
 
 
 if __name__ == "__main__":
