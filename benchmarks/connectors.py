@@ -187,17 +187,8 @@ def bench_kafka(folder: Path, tuples: Sequence[Tuple]) -> None:
 
 
 def _bench_kafka(server: KafkaServer, tuples: Sequence[Tuple]) -> None:
-    rows = len(tuples)
-    admin, number = AdminClient({"bootstrap.servers": server.address}), iter(range(1000))
-    for topic in admin.create_topics([NewTopic("bare", 3, 1), NewTopic("own", 3, 1), NewTopic("in", 3, 1)]).values():
-        topic.result(20)
-
-    filler = Producer({"bootstrap.servers": server.address})
-    for _ in range(4):
-        for tup in tuples:
-            filler.produce("in", json.dumps({"n": tup.values[0], "text": tup.values[1]}))
-            filler.poll(0)
-        filler.flush(60)
+    rows, number = len(tuples), iter(range(1000))
+    _make_topics(server, tuples)
 
     def bare_write() -> None:
         producer = Producer({"bootstrap.servers": server.address, "transactional.id": f"bare-{next(number)}", "linger.ms": 2})
@@ -225,6 +216,19 @@ def _bench_kafka(server: KafkaServer, tuples: Sequence[Tuple]) -> None:
     source = partial(connectors.KafkaSource, server.address, "in", _FIELDS)
     show("Kafka in, rows", 4 * rows, bare_read, lambda: read(source(), 4 * rows))
     show("Kafka in, batches", 4 * rows, bare_read, lambda: read(source(), 4 * rows, "default"))
+
+
+def _make_topics(server: KafkaServer, tuples: Sequence[Tuple]) -> None:
+    """Create topics, empty ones to write into and one that has all tuples four times."""
+    admin = AdminClient({"bootstrap.servers": server.address})
+    for topic in admin.create_topics([NewTopic("bare", 3, 1), NewTopic("own", 3, 1), NewTopic("in", 3, 1)]).values():
+        topic.result(20)
+    filler = Producer({"bootstrap.servers": server.address})
+    for _ in range(4):
+        for tup in tuples:
+            filler.produce("in", json.dumps({"n": tup.values[0], "text": tup.values[1]}))
+            filler.poll(0)
+        filler.flush(60)
 
 
 def bench_sql(folder: Path, tuples: Sequence[Tuple]) -> None:
@@ -309,14 +313,6 @@ def bench_http(folder: Path, tuples: Sequence[Tuple]) -> None:
         assert other.stdin is not None and other.stdout is not None
         port = int(other.stdout.readline())
 
-        def bare_write() -> None:
-            connection = http.client.HTTPConnection("127.0.0.1", port)
-            for part in parts:
-                body = json.dumps([dict(zip(("n", "text"), tup.values, strict=True)) for tup in part])
-                connection.request("POST", "/", body, {"Content-Type": "application/json"})
-                assert connection.getresponse().read() == b""
-            connection.close()
-
         def send(to: int) -> None:
             assert other.stdin is not None
             print(to, rows, file=other.stdin, flush=True)
@@ -346,12 +342,22 @@ def bench_http(folder: Path, tuples: Sequence[Tuple]) -> None:
             show(
                 "HTTP out",
                 rows,
-                bare_write,
+                lambda: _post(port, parts),
                 lambda: write(connectors.HttpSink(f"http://127.0.0.1:{port}/", batch=_REQUEST_ROWS), tuples),
             )
             show("HTTP in", rows, bare_read, own_read)
         finally:
             other.stdin.close()
+
+
+def _post(port: int, parts: Sequence[Sequence[Tuple]]) -> None:
+    """Send a request for each part with the bare library."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    for part in parts:
+        body = json.dumps([dict(zip(("n", "text"), tup.values, strict=True)) for tup in part])
+        connection.request("POST", "/", body, {"Content-Type": "application/json"})
+        assert connection.getresponse().read() == b""
+    connection.close()
 
 
 class AckingTask(Task):

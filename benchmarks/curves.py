@@ -178,6 +178,30 @@ def measure_storm(points: Sequence[Point]) -> dict[int, list[float]]:
     return found
 
 
+def _rates(point: Point, found: Sequence[tuple[Run, float]]) -> list[float]:
+    return [point.units / taken.seconds for taken, _ in found]
+
+
+def _cells(point: Point, found: Sequence[tuple[Run, float]]) -> str:
+    """Return the cells of a point in the table: rate and its range, share of the bare loop, CPU of a unit, latencies."""
+    rates = _rates(point, found)
+    shares = [bare / taken.seconds for taken, bare in found]
+    cpu = [statistics.median(taken.cpu[kind] for taken, _ in found) / point.units * 1e6 for kind in KINDS]
+    used = " | ".join(f"{each:.2f}" for each in cpu)
+    slow = " | ".join(f"{statistics.median(getattr(taken, name) for taken, _ in found):.0f}" for name in ("p50_ms", "p99_ms"))
+    return f"{statistics.median(rates) / 1000:,.0f} k | {_span(rates)} | {statistics.median(shares):.3f} | {used} | {slow}"
+
+
+def _cells_of_storm(rates: Sequence[float], ours: float) -> str:
+    """Return the cells of Storm's rates at a point, and the ratio of our rate to their median."""
+    median = statistics.median(rates)
+    return f" | {median / 1000:,.0f} k | {_span(rates)} | {ours / median:.2f}" if median else " | no end | | "
+
+
+def _span(rates: Sequence[float]) -> str:
+    return f"{min(rates) / 1000:,.0f}-{max(rates) / 1000:,.0f} k"
+
+
 def show(
     name: str, points: Sequence[Point], found: Mapping[int, list[tuple[Run, float]]], storm: Mapping[int, Sequence[float]]
 ) -> None:
@@ -188,23 +212,12 @@ def show(
     print(f"\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
     places, medians = [], []
     for point in points:
-        rates = [point.units / taken.seconds for taken, _ in found[point.at]]
-        shares = [bare / taken.seconds for taken, bare in found[point.at]]
-        cpu = [statistics.median(taken.cpu[kind] for taken, _ in found[point.at]) / point.units * 1e6 for kind in KINDS]
+        median = statistics.median(_rates(point, found[point.at]))
         places.append(point.at)
-        medians.append(statistics.median(rates))
-        used = " | ".join(f"{each:.2f}" for each in cpu)
-        slow = " | ".join(
-            f"{statistics.median(getattr(taken, name) for taken, _ in found[point.at]):.0f}" for name in ("p50_ms", "p99_ms")
-        )
-        span = f"{min(rates) / 1000:,.0f}-{max(rates) / 1000:,.0f} k"
-
-        cells = f"{medians[-1] / 1000:,.0f} k | {span} | {statistics.median(shares):.3f} | {used} | {slow}"
+        medians.append(median)
+        cells = _cells(point, found[point.at])
         if storm:
-            theirs = storm[point.at]
-            peer = statistics.median(theirs)
-            least_most = f"{min(theirs) / 1000:,.0f}-{max(theirs) / 1000:,.0f} k"
-            cells += f" | {peer / 1000:,.0f} k | {least_most} | {medians[-1] / peer:.2f}" if peer else " | no end | | "
+            cells += _cells_of_storm(storm[point.at], median)
         print(f"| {f'{point.at:,}' if point.at else 'auto'} | {cells} |")
     PLOTS.mkdir(exist_ok=True)
     drawn = {"SparkStorm": [(place, rate) for place, rate in zip(places, medians, strict=True) if place]}

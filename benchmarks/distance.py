@@ -276,10 +276,7 @@ def measure(case: Case, warm_s: float, seconds: float) -> Figures:
         conf = {"topology.workers": len(links), "topology.acker.executors": len(links), **case.conf}
         for index, link in enumerate(links):
             order = {**common, "index": index, "conf": conf, "host": "127.0.0.1" if link is None else link.near}
-            inside = [] if link is None else ["ip", "netns", "exec", link.name]
-            command = [*inside, sys.executable, "-m", "benchmarks.distance", "--worker", json.dumps(order)]
-            with Path(folder, f"worker{index}").open("wb") as log:
-                process = subprocess.Popen(command, stdout=log, stderr=log)
+            process = _start_worker(order, link, Path(folder, f"worker{index}"))
             stack.callback(process.wait)
             stack.callback(process.kill)
         reader = RedisReader(RedisAddress("127.0.0.1", port), topology_id)
@@ -297,6 +294,14 @@ def measure(case: Case, warm_s: float, seconds: float) -> Figures:
         acked = max(1, after[0] - before[0])
         buckets = {bucket: count - before[2].get(bucket, 0) for bucket, count in after[2].items()}
         return Figures(acked / took_s, 1000 * (after[1] - before[1]) / acked, percentile_ms(buckets, 0.5) or 0.0)
+
+
+def _start_worker(order: Mapping[str, Any], link: Link | None, log: Path) -> subprocess.Popen[bytes]:
+    """Start a worker, at the far end of its link if it has one."""
+    inside = [] if link is None else ["ip", "netns", "exec", link.name]
+    command = [*inside, sys.executable, "-m", "benchmarks.distance", "--worker", json.dumps(order)]
+    with log.open("wb") as output:
+        return subprocess.Popen(command, stdout=output, stderr=output)
 
 
 def _wait_for_trees(reader: RedisReader, limit_s: float = 60.0) -> None:

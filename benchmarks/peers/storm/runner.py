@@ -123,42 +123,52 @@ def storm_cluster(path: str, slots: int) -> Iterator[list[str]]:
             (home / each).mkdir()
         for jar in path.split(":")[1:]:
             (home / "lib-worker" / Path(jar).name).symlink_to(jar)
-        (home / "log4j2" / "worker.xml").write_text('<Configuration><Loggers><Root level="warn"/></Loggers></Configuration>')
-        settings = {
-            "storm.zookeeper.servers": '["127.0.0.1"]',
-            "storm.zookeeper.port": zk_port,
-            "nimbus.seeds": '["127.0.0.1"]',
-            "nimbus.thrift.port": thrift_port,
-            "supervisor.thrift.port": supervisor_port,
-            "storm.local.hostname": "127.0.0.1",
-            "storm.local.dir": str(home / "state"),
-            "supervisor.slots.ports": str(slot_ports),
-            "storm.log4j2.conf.dir": str(home / "log4j2"),
-            "topology.min.replication.count": 1,
-            "worker.childopts": '"'
-            + " ".join(["-Xmx1800m", "-XX:+UseParallelGC", *_OPENS]).replace("--add-opens ", "--add-opens=")
-            + '"',
-        }
-        (home / "conf" / "storm.yaml").write_text("".join(f"{key}: {value}\n" for key, value in settings.items()))
+        _write_settings(home, zk_port, thrift_port, supervisor_port, slot_ports)
         jar = home / "topology.jar"
         subprocess.run(["jar", "cf", str(jar), "-C", path.split(":")[0], "."], check=True)
         log = opened.enter_context((home / "logs" / "storm.log").open("wb"))
         java = ["java", "-Xmx400m", f"-Dstorm.home={home}", f"-Dstorm.log.dir={home / 'logs'}", *_OPENS]
         java += ["-cp", f"{home / 'conf'}:{path}"]
-        (home / "zoo.cfg").write_text(
-            f"dataDir={home / 'zk'}\nclientPort={zk_port}\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n"
-        )
         opened.enter_context(started([*java, _ZOOKEEPER, str(home / "zoo.cfg")], log))
         time.sleep(2.0)
         for daemon in (_NIMBUS, _SUPERVISOR):
             opened.enter_context(started([*java, daemon], log))
-        until = time.monotonic() + 60
-        while socket.socket().connect_ex(("127.0.0.1", thrift_port)):
-            if time.monotonic() > until:
-                raise SystemExit("Storm's Nimbus does not answer:\n" + (home / "logs" / "storm.log").read_text()[-3000:])
-            time.sleep(0.3)
+        _wait_for_nimbus(thrift_port, home / "logs" / "storm.log")
         opened.callback(_end_workers, home)
         yield [*java, f"-Dstorm.jar={jar}", "WordCount"]
+
+
+def _write_settings(home: Path, zk_port: int, thrift_port: int, supervisor_port: int, slot_ports: Sequence[int]) -> None:
+    """Write the files that configure ZooKeeper, Storm's daemons and the logging of its workers."""
+    (home / "zoo.cfg").write_text(
+        f"dataDir={home / 'zk'}\nclientPort={zk_port}\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n"
+    )
+    (home / "log4j2" / "worker.xml").write_text('<Configuration><Loggers><Root level="warn"/></Loggers></Configuration>')
+    settings = {
+        "storm.zookeeper.servers": '["127.0.0.1"]',
+        "storm.zookeeper.port": zk_port,
+        "nimbus.seeds": '["127.0.0.1"]',
+        "nimbus.thrift.port": thrift_port,
+        "supervisor.thrift.port": supervisor_port,
+        "storm.local.hostname": "127.0.0.1",
+        "storm.local.dir": str(home / "state"),
+        "supervisor.slots.ports": str(slot_ports),
+        "storm.log4j2.conf.dir": str(home / "log4j2"),
+        "topology.min.replication.count": 1,
+        "worker.childopts": '"'
+        + " ".join(["-Xmx1800m", "-XX:+UseParallelGC", *_OPENS]).replace("--add-opens ", "--add-opens=")
+        + '"',
+    }
+    (home / "conf" / "storm.yaml").write_text("".join(f"{key}: {value}\n" for key, value in settings.items()))
+
+
+def _wait_for_nimbus(port: int, log: Path) -> None:
+    """Wait until Nimbus answers; after a minute, end with the last of its log."""
+    until = time.monotonic() + 60
+    while socket.socket().connect_ex(("127.0.0.1", port)):
+        if time.monotonic() > until:
+            raise SystemExit("Storm's Nimbus does not answer:\n" + log.read_text()[-3000:])
+        time.sleep(0.3)
 
 
 def _end_workers(home: Path) -> None:
