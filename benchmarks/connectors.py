@@ -59,6 +59,7 @@ class Task:
     """Context and collector of one task."""
 
     topology_id, component_id, task_index, peers = "bench-1-1", "bench", 0, (0,)
+    incarnation = "bench"
 
     def __init__(self, column_streams: frozenset[str] = frozenset()) -> None:
         self.rows, self.column_streams = 0, column_streams
@@ -66,6 +67,9 @@ class Task:
     def now_ms(self) -> int:
         """Return the time."""
         return time.time_ns() // 1_000_000
+
+    def register_gauge(self, name: str, function: Callable[[], float]) -> None:
+        """Take a metric that is not asked for."""
 
     def report_error(self, error: BaseException | str) -> None:
         """Raise what a source only reports."""
