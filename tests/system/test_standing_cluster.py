@@ -179,6 +179,18 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
             made.process.wait(900)
 
 
+def look_inside(terminals: Terminals, worker: str) -> None:
+    """Show open messages, one message, traces and stacks of a topology that works."""
+    messages = terminals.json("journey", "beta")["open"]
+    assert {each["component"] for each in messages} <= {"lines"}
+    root = messages[0]["root"] if messages else "0123456789abcdef"
+    assert terminals.json("journey", "beta", root)["root"] == root
+    traces = terminals.json("journey", "beta", "--trace", "4")["traces"]
+    assert {event["component"] for trace in traces for event in trace["events"]} == {"lines", "split", "count"}
+    status, out, err = terminals.run("stacks", "beta", worker, "--seconds", "2", "--folded")
+    assert status == 0 and "MainThread;" in out and "(worker/loop.py" in out, out + err
+
+
 def test_three_terminals(terminals: Terminals) -> None:
     run, connection = terminals.run, terminals.connection
     terminals.wait(lambda: "Ctrl-C stops the cluster" in terminals.output.read_text(), "the cluster")
@@ -211,6 +223,7 @@ def test_three_terminals(terminals: Terminals) -> None:
         samples = [json.loads(line) for line in out.splitlines()]
         assert status == 0 and len(samples) == 3, out + err
         assert all(each["values"].keys() == {"word"} and each["values"]["word"] in EVERY_WORD for each in samples), out
+        look_inside(terminals, str(next(iter(beta.slots()))))
         for handle in (alpha, beta):
             (terminals.folder / f"gate-{handle.name}").touch()
             status, _, err = run("follow", handle.name)
@@ -218,11 +231,6 @@ def test_three_terminals(terminals: Terminals) -> None:
         assert versions_of_exact_counts(alpha, terminals.folder) == {"$v1"}
         assert versions_of_exact_counts(beta, terminals.folder) == {"$v1", "$v2"}
 
-        [message] = json.loads(run("journey", "beta", "-n", "1", "--json")[1])["open"]
-        assert "lines" in run("journey", "beta", message["root"])[1]
-        worker = json.loads(run("status", "beta", "--json")[1])["workers"].popitem()[0]
-        stacks = run("stacks", "beta", worker, "--seconds", "2", "--folded")[1]
-        assert "drive (worker/loop.py)" in stacks and stacks.startswith(("MainThread;", "alive;"))
         log = run("logs", "beta")[1]
         assert log.count("counting in version v2") == 2
         viewer = str(connection.with_name("connection-read-only.json"))
