@@ -103,6 +103,7 @@ LAZY_WITHIN: dict[str, str | tuple[str, ...]] = {
     ),
     "cli": ("sparkstorm.", "yaml"),
     "testing": "sparkstorm.replay",
+    "web": "sparkstorm.web.otlp",
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

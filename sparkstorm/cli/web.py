@@ -20,6 +20,7 @@ def add_verbs(verbs: Any) -> None:
     verb.add_argument("--certificate", default="", metavar="FILE", help="TLS certificate, with its chain")
     verb.add_argument("--key", default="", metavar="FILE", help="key of the certificate")
     verb.add_argument("--behind-proxy", action="store_true", help="a reverse proxy on the same host or network does TLS")
+    verb.add_argument("--otlp", default="", metavar="URL", help="push the metrics to this OpenTelemetry collector every 10 s")
     verb.add_argument("--until-input-ends", action="store_true", help="also end when standard input does, as with its starter")
     verb.set_defaults(run=web)
 
@@ -35,5 +36,5 @@ def web(arguments: argparse.Namespace) -> int:
         end_with_input()
     names = tuple(arguments.name)
     place = Place(arguments.address, arguments.port, names, arguments.certificate, arguments.key, arguments.behind_proxy)
-    serve(arguments.cluster, place, lambda line: print(line, flush=True))
+    serve(arguments.cluster, place, lambda line: print(line, flush=True), arguments.otlp)
     return OK

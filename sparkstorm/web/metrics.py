@@ -131,18 +131,22 @@ def metrics_routes(model: ReadModel) -> list[Route]:
 
 def metrics_text(cluster: ClusterView, views: list[TopologyView]) -> str:
     """Return all figures as OpenMetrics text."""
+    lines = []
+    for family, found in samples_by_family(cluster, views):
+        name = f"sparkstorm_{family.name}"
+        lines += [f"# TYPE {name} {family.kind}", f"# HELP {name} {family.help}"]
+        if family.unit:
+            lines.insert(len(lines) - 1, f"# UNIT {name} {family.unit}")
+        lines += [f"{name}{suffix}{_labels(labels)} {_value(value)}" for suffix, labels, value in found]
+    return "\n".join([*lines, "# EOF", ""])
+
+
+def samples_by_family(cluster: ClusterView, views: list[TopologyView]) -> list[tuple[Family, list[Sample]]]:
+    """Return the samples of each metric that has some, in the order of FAMILIES."""
     samples: dict[str, list[Sample]] = {}
     for family, suffix, labels, value in _all(cluster, views):
         samples.setdefault(family.name, []).append((suffix, labels, value))
-    lines = []
-    for family in FAMILIES:
-        if found := samples.get(family.name):
-            name = f"sparkstorm_{family.name}"
-            lines += [f"# TYPE {name} {family.kind}", f"# HELP {name} {family.help}"]
-            if family.unit:
-                lines.insert(len(lines) - 1, f"# UNIT {name} {family.unit}")
-            lines += [f"{name}{suffix}{_labels(labels)} {_value(value)}" for suffix, labels, value in found]
-    return "\n".join([*lines, "# EOF", ""])
+    return [(family, samples[family.name]) for family in FAMILIES if family.name in samples]
 
 
 def _labels(labels: Labels) -> str:

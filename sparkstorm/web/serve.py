@@ -24,6 +24,8 @@ from sparkstorm.web.security import Access, local_hosts
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sparkstorm.web.otlp import OtlpPush
+
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _MOST_CONNECTIONS = 200
 _KEEP_ALIVE_S = 15
@@ -77,8 +79,8 @@ class SamplerThread:
         self._thread.join(10)
 
 
-def serve(cluster: str | None, place: Place, say: Callable[[str], None]) -> None:
-    """Serve the page of a cluster until SIGINT or SIGTERM."""
+def serve(cluster: str | None, place: Place, say: Callable[[str], None], otlp: str = "") -> None:
+    """Serve the page of a cluster until SIGINT or SIGTERM; `otlp` is the address of a collector to which metrics are pushed."""
     place.check()
     with connect(cluster) as client:
         sampler = Sampler(client.source())
@@ -108,16 +110,29 @@ def serve(cluster: str | None, place: Place, say: Callable[[str], None]) -> None
                 **options,
             )
         )
+        push = _push(sampler, otlp) if otlp else None
         thread = SamplerThread(sampler)
         thread.start()
+        if push is not None:
+            push.start()
         say(f"{access.scheme}://{next(iter(place.names), f'{place.address}:{place.port}')}/?token={access.token}")
         say("whoever has this address commands the cluster" if not client.is_read_only else "read-only: pages without actions")
         try:
             with _quiet_interrupt():
                 server.run()
         finally:
+            if push is not None:
+                push.stop()
             thread.stop()
             connections.close()
+
+
+def _push(sampler: Sampler, endpoint: str) -> OtlpPush:
+    try:
+        from sparkstorm.web.otlp import OtlpPush
+    except ModuleNotFoundError as error:
+        raise InvalidConfigError(f"--otlp needs two more packages ({error}): pip install 'sparkstorm[otel]'") from error
+    return OtlpPush(sampler, endpoint)
 
 
 @contextmanager
