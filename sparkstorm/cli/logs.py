@@ -54,12 +54,20 @@ def add_verbs(verbs: Any) -> None:
     verb.add_argument("--stream", default="default", metavar="STREAM", help="its stream (default)")
     verb.add_argument("-n", "--rows", type=at_least(1), metavar="N", help="end after so many rows; else go on until Ctrl-C")
     verb.add_argument("--seconds", type=at_least(0, float), metavar="SECS", help="end after this time")
+    _add_journey(verbs)
+    _add_stacks(verbs)
+
+
+def _add_journey(verbs: Any) -> None:
     verb = add_topology_verb(
         verbs, "journey", journey, "where one message is, or was given up; without one, the oldest open messages"
     )
     verb.add_argument("message", metavar="MESSAGE", nargs="?", help="root (16 hexadecimal digits), or the id of an open message")
     verb.add_argument("--trace", type=at_least(0, float), metavar="SECS", help="follow a sample of messages for this time instead")
     verb.add_argument("-n", "--rows", type=at_least(1), default=20, metavar="N", help="messages, or traces, that are shown (20)")
+
+
+def _add_stacks(verbs: Any) -> None:
     verb = add_topology_verb(verbs, "stacks", stacks, "what a worker's process does: its stacks, sampled for some seconds")
     verb.add_argument("worker", metavar="NODE:PORT", help="worker that is looked at")
     verb.add_argument("--seconds", type=at_least(1, float), default=5.0, metavar="SECS", help="time of the look (5)")
