@@ -113,6 +113,24 @@ def tables(path: Path) -> Path:
     return path
 
 
+def replay(folder: Path, job: str) -> None:
+    """Run a job over the same input as a Spark batch; its results are below `replayed`."""
+    ended = subprocess.run(
+        [
+            str(Path(sys.executable).with_name("spark-submit")),
+            *("--master", "local[3]", str(ROOT / "jobs" / "replay_history.py"), str(folder / job)),
+            *("--input", str(folder / "input"), "--output", str(folder / "replayed")),
+        ],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
 def test_every_kind_of_result_is_exact_when_a_worker_is_killed_and_the_same_in_a_replay(tmp_path: Path) -> None:
     (tmp_path / "many_results.py").write_text(MODULE.format(gate=tmp_path / "gate"))
     (tmp_path / "input").mkdir()
@@ -141,18 +159,5 @@ def test_every_kind_of_result_is_exact_when_a_worker_is_killed_and_the_same_in_a
     assert dict(map(json.loads, seen["count.jsonl"].splitlines())) == dict(seen["counts"]) == dict(seen["words"])
 
     (tmp_path / "again.yaml").write_text(JOB.format(database=again))
-    ended = subprocess.run(
-        [
-            str(Path(sys.executable).with_name("spark-submit")),
-            *("--master", "local[3]", str(ROOT / "jobs" / "replay_history.py"), str(tmp_path / "again.yaml")),
-            *("--input", str(tmp_path / "input"), "--output", str(tmp_path / "replayed")),
-        ],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    replay(tmp_path, "again.yaml")
     assert found(tmp_path / "replayed", again) == seen
