@@ -192,26 +192,13 @@ def look_inside(terminals: Terminals, worker: str) -> None:
 
 
 def test_three_terminals(terminals: Terminals) -> None:
-    run, connection = terminals.run, terminals.connection
+    run = terminals.run
     terminals.wait(lambda: "Ctrl-C stops the cluster" in terminals.output.read_text(), "the cluster")
-    submits = [terminals.start("submit", f"{name}.yaml", "--detach", "--json") for name in ("alpha", "beta")]
-    for process in submits:
-        status, out, err = ended(process)
-        assert (status, json.loads(out)["status"]) == (0, 0), err
-    listed = terminals.json("list")
-    assert [(each["name"], each["status"], each["workers"]) for each in listed["topologies"]] == [
-        ("alpha", "ACTIVE", 1),
-        ("beta", "ACTIVE", 1),
-    ]
-    with connect(connection) as cluster:
+    submit_two_at_once(terminals)
+    with connect(terminals.connection) as cluster:
         alpha, beta = cluster.topology("alpha"), cluster.topology("beta")
         terminals.wait(lambda: alpha.progress().acked > 20 and beta.progress().acked > 20, "the work of both")
-
-        plan = terminals.json("rebalance", "alpha", "--workers", "2", "--plan-only")
-        assert plan["move"] and plan["stay"] and not plan["unplaced"] and len(alpha.slots()) == 1
-        done = terminals.json("rebalance", "alpha", "--workers", "2", "--wait", "0", "--yes")
-        assert [each["executor"] for each in done["move"]] == [each["executor"] for each in plan["move"]]
-        assert len(alpha.slots()) == 2
+        rebalance_as_planned(terminals, alpha)
 
         updated = terminals.json("update", "beta-new.yaml")
         assert updated["replaces"] == beta.topology_id
@@ -219,10 +206,7 @@ def test_three_terminals(terminals: Terminals) -> None:
         require_code_that_no_host_opens_refused(terminals, cluster)
         before = {handle: handle.progress().acked for handle in (alpha, beta)}
         terminals.wait(lambda: all(handle.progress().acked > acked + 20 for handle, acked in before.items()), "more work")
-        status, out, err = run("tail", "beta", "split", "-n", "3", "--json")
-        samples = [json.loads(line) for line in out.splitlines()]
-        assert status == 0 and len(samples) == 3, out + err
-        assert all(each["values"].keys() == {"word"} and each["values"]["word"] in EVERY_WORD for each in samples), out
+        require_samples_of_words(terminals)
         look_inside(terminals, str(next(iter(beta.slots()))))
         for handle in (alpha, beta):
             (terminals.folder / f"gate-{handle.name}").touch()
@@ -230,13 +214,9 @@ def test_three_terminals(terminals: Terminals) -> None:
             assert status == 0, err
         assert versions_of_exact_counts(alpha, terminals.folder) == {"$v1"}
         assert versions_of_exact_counts(beta, terminals.folder) == {"$v1", "$v2"}
+        assert run("logs", "beta")[1].count("counting in version v2") == 2
 
-        log = run("logs", "beta")[1]
-        assert log.count("counting in version v2") == 2
-        viewer = str(connection.with_name("connection-read-only.json"))
-        assert "alpha" in run("list", "--cluster", viewer)[1]
-        status, _, err = run("kill", "alpha", "--cluster", viewer)
-        assert status == 1 and err == "this connection may only read: use the cluster's connection.json to change something\n"
+        require_a_viewer_that_may_not_kill(terminals)
         assert run("kill", "alpha", "--wait", "0")[0] == 0
         terminals.wait(lambda: cluster.find("alpha") is None, "the end of alpha")
         assert [each["name"] for each in terminals.json("list")["topologies"]] == ["beta"]
@@ -246,6 +226,42 @@ def test_three_terminals(terminals: Terminals) -> None:
         assert cluster.topologies() == []
     assert terminals.stop() == 0
     assert terminals.output.read_text().endswith("stopped\n")
+
+
+def submit_two_at_once(terminals: Terminals) -> None:
+    """Submit two topologies from two terminals at the same time."""
+    submits = [terminals.start("submit", f"{name}.yaml", "--detach", "--json") for name in ("alpha", "beta")]
+    for process in submits:
+        status, out, err = ended(process)
+        assert (status, json.loads(out)["status"]) == (0, 0), err
+    listed = terminals.json("list")
+    assert [(each["name"], each["status"], each["workers"]) for each in listed["topologies"]] == [
+        ("alpha", "ACTIVE", 1),
+        ("beta", "ACTIVE", 1),
+    ]
+
+
+def rebalance_as_planned(terminals: Terminals, alpha: TopologyHandle) -> None:
+    """Ask for the plan of a second worker, then carry it out: the same executors move."""
+    plan = terminals.json("rebalance", "alpha", "--workers", "2", "--plan-only")
+    assert plan["move"] and plan["stay"] and not plan["unplaced"] and len(alpha.slots()) == 1
+    done = terminals.json("rebalance", "alpha", "--workers", "2", "--wait", "0", "--yes")
+    assert [each["executor"] for each in done["move"]] == [each["executor"] for each in plan["move"]]
+    assert len(alpha.slots()) == 2
+
+
+def require_samples_of_words(terminals: Terminals) -> None:
+    status, out, err = terminals.run("tail", "beta", "split", "-n", "3", "--json")
+    samples = [json.loads(line) for line in out.splitlines()]
+    assert status == 0 and len(samples) == 3, out + err
+    assert all(each["values"].keys() == {"word"} and each["values"]["word"] in EVERY_WORD for each in samples), out
+
+
+def require_a_viewer_that_may_not_kill(terminals: Terminals) -> None:
+    viewer = str(terminals.connection.with_name("connection-read-only.json"))
+    assert "alpha" in terminals.run("list", "--cluster", viewer)[1]
+    status, _, err = terminals.run("kill", "alpha", "--cluster", viewer)
+    assert status == 1 and err == "this connection may only read: use the cluster's connection.json to change something\n"
 
 
 def require_code_that_no_host_opens_refused(terminals: Terminals, cluster: ClusterClient) -> None:
@@ -267,8 +283,7 @@ def require_code_that_no_host_opens_refused(terminals: Terminals, cluster: Clust
 def require_a_failed_tuple_mended_and_a_savepoint_gone_on_with(terminals: Terminals, cluster: ClusterClient) -> None:
     """A tuple fails in a run, becomes a test that fails, is mended and passes; a savepoint is gone on with."""
     folder = terminals.folder
-    code = folder / "third.py"
-    code.write_text(NUMBERS)
+    (folder / "third.py").write_text(NUMBERS)
     (folder / "gamma.yaml").write_text(f"""
 name: gamma
 topology: third:build
@@ -278,22 +293,42 @@ topology.max.retries: 1
     assert terminals.run("submit", "gamma.yaml", "--detach")[0] == 0
     gamma = cluster.topology("gamma")
     terminals.wait(lambda: gamma.progress().acked == 199 and gamma.dead_letters.count() == 1, "the work before the gate")
+    require_the_failure_shown(terminals)
+    mend_by_its_test(terminals, gamma)
+    require_a_savepoint_gone_on_with(terminals, cluster, gamma)
+
+
+def require_the_failure_shown(terminals: Terminals) -> None:
+    """The failure of the tuple is listed with its place, its tries and its traceback."""
     (found,) = terminals.json("failures", "gamma")
     line = 1 + NUMBERS.splitlines().index("    weight = 1 / (tup['n'] - 13)")
     assert (found["text"], found["count"]) == (f"check: ZeroDivisionError (third.py, line {line})", 2)
     assert "in check\n  weight = 1 / (tup['n'] - 13)" in found["newest"]["traceback"]
     assert found["newest"]["waited_ms"].keys() >= {"tree", "retries"} and len(found["newest"]["code_version"]) == 64
+
+
+def mend_by_its_test(terminals: Terminals, gamma: TopologyHandle) -> None:
+    """Write the dead letter as a test, which fails; mend the code, and it passes."""
+    folder = terminals.folder
     (id,) = gamma.dead_letters.read()
     status, out, err = terminals.run("capsule", "gamma", id, "--to", "gamma.capsule.json", "--pytest", "test_gamma.py")
     assert status == 0, out + err
     test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_gamma.py"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[2])])}
-    before = subprocess.run(test, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False)
+
+    def tested() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(test, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False)
+
+    before = tested()
     assert before.returncode == 1 and "ZeroDivisionError: division by zero" in before.stdout, before.stdout
-    code.write_text(NUMBERS.replace("1 / (tup['n'] - 13)", "1"))
-    after = subprocess.run(test, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    (folder / "third.py").write_text(NUMBERS.replace("1 / (tup['n'] - 13)", "1"))
+    after = tested()
     assert after.returncode == 0, after.stdout
 
+
+def require_a_savepoint_gone_on_with(terminals: Terminals, cluster: ClusterClient, gamma: TopologyHandle) -> None:
+    """Kill the topology with a savepoint and submit it from there: its counts are exact in the end."""
+    folder = terminals.folder
     table = gamma.state_frame("count")
     assert sum(table["value"].to_pylist() if hasattr(table, "column_names") else list(table["value"])) == 199
     assert terminals.json("savepoint", "gamma", str(folder / "saved"), "--kill")["killed"]
