@@ -334,6 +334,7 @@ class FileSettings(Settings):
 
     files: Annotated[list[str], "topology.files"]
     archives: Annotated[list[str], "topology.archives"]
+    blobs: Annotated[dict[str, Any] | None, "topology.blobstore.map"]
 
 
 @dataclass(frozen=True, slots=True)

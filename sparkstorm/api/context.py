@@ -11,6 +11,8 @@ from sparkstorm.api.metrics import Counter, Gauge, Histogram, Meter, TaskMetrics
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.settings import FileSettings
 
+BLOBS_FOLDER = "__blobs_folder"
+"""Name among a worker's resources of the folder that holds its blobs."""
 _files_folder: list[Path] = []  # of this process, once files have travelled to it
 
 
@@ -67,6 +69,23 @@ class TopologyContext:
             if path.is_file():
                 return str(path.resolve())
         raise FileNotFoundError(f"topology.files has no {name!r}; it names {', '.join(entries) or 'nothing'}")
+
+    def blob(self, name: str) -> str:
+        """Return the path of the newest version of a blob on this host, by its localname in `topology.blobstore.map`.
+
+        Ask again for a newer version; a path stays valid until its blob has changed twice. Without a cluster (replay, tests)
+        it is the file of that name in `topology.files`. FileNotFoundError when there is neither.
+        """
+        folder = self.resources.get(BLOBS_FOLDER)
+        path = Path(folder, name) if folder else None
+        if path is not None and path.is_symlink():
+            return str(path.resolve())
+        try:
+            return self.file(name)
+        except FileNotFoundError:
+            raise FileNotFoundError(
+                f"topology.blobstore.map has no blob with the localname {name!r} here, and topology.files no file of that name"
+            ) from None
 
     def effect_key(self) -> str | None:
         """Return a name of the input being executed in a replay of an idempotent bolt, equal in every run and retry; live, None.

@@ -90,6 +90,20 @@ def use(attachments: Mapping[str, bytes], folder: Path) -> None:
     importlib.invalidate_caches()
 
 
+def unpack(what: str, data: bytes, folder: Path) -> None:
+    """Write the regular files of an archive (.zip or .tar, also compressed) below a new folder, within the bounds of packages.
+
+    WorkerFailedError for an archive that is damaged, too large, or leads out of the folder; `what` names it.
+    """
+    folder.mkdir()
+    try:
+        with _opened(what, data, is_zip=data[:2] == b"PK") as members:
+            for name, read in members.items():
+                _write(folder, name, read())
+    except _DAMAGED as error:
+        raise WorkerFailedError(f"{what} cannot be unpacked: {error}") from error
+
+
 def _unpack(attachments: Mapping[str, bytes], folder: Path) -> None:
     for name, data in attachments.items():
         if name.startswith(_FILES):
@@ -103,7 +117,7 @@ def _packages(archive: str, data: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield the files of the packages in an archive; WorkerFailedError when it is damaged, too large or for another Python."""
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     try:
-        with _opened(archive, data) as members:
+        with _opened(f"archive {archive} of the topology", data, archive.endswith(".zip")) as members:
             matches = {name: found for name in members if (found := _PACKAGES.fullmatch(name))}
             versions = {found["version"] for found in matches.values()} - {None, here}
             if versions:
@@ -118,11 +132,11 @@ def _packages(archive: str, data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 @contextlib.contextmanager
-def _opened(archive: str, data: bytes) -> Iterator[dict[str, Callable[[], bytes]]]:
+def _opened(what: str, data: bytes, is_zip: bool) -> Iterator[dict[str, Callable[[], bytes]]]:
     """Open an archive; yield readers of its regular files by name. Links are left out."""
     with contextlib.ExitStack() as stack:
         members: Iterator[_Member]
-        if archive.endswith(".zip"):
+        if is_zip:
             zipped = stack.enter_context(zipfile.ZipFile(io.BytesIO(data)))
             entries = (each for each in zipped.infolist() if not each.is_dir())
             members = ((each.filename, each.file_size, partial(zipped.read, each)) for each in entries)
@@ -130,17 +144,17 @@ def _opened(archive: str, data: bytes) -> Iterator[dict[str, Callable[[], bytes]
             packed = stack.enter_context(tarfile.open(fileobj=io.BytesIO(data)))
             files = (each for each in packed if each.isfile())
             members = ((each.name.removeprefix("./"), each.size, partial(_read, packed, each)) for each in files)
-        yield _bounded(archive, members, _LEAST_BOUND + _MOST_TIMES * len(data))
+        yield _bounded(what, members, _LEAST_BOUND + _MOST_TIMES * len(data))
 
 
-def _bounded(archive: str, members: Iterator[_Member], most: int) -> dict[str, Callable[[], bytes]]:
+def _bounded(what: str, members: Iterator[_Member], most: int) -> dict[str, Callable[[], bytes]]:
     """Return the readers by name, without those whose names lead out of a folder; WorkerFailedError for more than `most` bytes."""
     total, readers = 0, dict[str, Callable[[], bytes]]()
     for name, size, read in members:
         total += size  # as the archive says: neither library reads more of a file than that
         if total > most:
             raise WorkerFailedError(
-                f"archive {archive} of the topology unpacks to more than {most >> 20} MB ({_LEAST_BOUND >> 20} MB and "
+                f"{what} unpacks to more than {most >> 20} MB ({_LEAST_BOUND >> 20} MB and "
                 f"{_MOST_TIMES} times its size): it holds more than packages; send data with topology.files"
             )
         if ".." not in PurePosixPath(name).parts:

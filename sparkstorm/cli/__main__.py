@@ -33,7 +33,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "web": ("web",),
     },
     "change": {
-        "changes": ("kill", "savepoint", "activate", "deactivate", "rebalance", "restart", "log-level"),
+        "changes": ("kill", "savepoint", "activate", "deactivate", "rebalance", "restart", "log-level", "blob"),
         "upgrades": ("upgrade",),
     },
     "mend": {"dead_letters": ("dead-letters",), "capsules": ("capsule",)},

@@ -1,18 +1,36 @@
-"""Verbs that change a topology: kill, activate, deactivate, rebalance, restart, log-level."""
+"""Verbs that change a topology: kill, activate, deactivate, rebalance, restart, log-level; and the blobs that topologies use."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from sparkstorm.cli.common import FAILED, OK, add_topology_verb, at_least, is_for_programs, opened, say, steps, write_json
-from sparkstorm.client import TopologyHandle
+from sparkstorm.cli.common import (
+    EXITS,
+    FAILED,
+    OK,
+    add_topology_verb,
+    add_verb,
+    at_least,
+    is_for_programs,
+    lasted,
+    opened,
+    say,
+    steps,
+    write,
+    write_json,
+)
+from sparkstorm.cli.terminal import columns, show, table
+from sparkstorm.client import ClusterClient, TopologyHandle
+from sparkstorm.clock import SystemClock
 from sparkstorm.config import check, parse_override
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.assignment import ExecutorId, TaskInfo, WorkerSlot
-from sparkstorm.model.names import counted
+from sparkstorm.model.assignment import ExecutorId, NamedBlob, TaskInfo, WorkerSlot
+from sparkstorm.model.names import counted, shown
 from sparkstorm.model.requests import LOG_LEVELS, LogLevel, RebalancePlan
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 
@@ -50,6 +68,75 @@ def _add_rebalance(verbs: Any) -> None:
     verb.add_argument("--wait", type=at_least(0, float), metavar="SECS", help="default: topology.message.timeout.secs")
     verb.add_argument("--plan-only", action="store_true", help="show the plan and change nothing")
     verb.add_argument("--yes", action="store_true", help="do not ask")
+
+    _add_blob(verbs)
+
+
+def _add_blob(verbs: Any) -> None:
+    verb = verbs.add_parser(
+        "blob", help="files that the cluster keeps for its topologies: list, create, update, delete", epilog=EXITS
+    )
+    actions = verb.add_subparsers(required=True, metavar="ACTION")
+    add_verb(actions, "list", list_blobs, "all blobs with size, version and author", is_listing=True)
+    for name, run, help in (
+        ("create", create_blob, "keep a file under a name"),
+        ("update", update_blob, "replace a blob, also of topologies that run"),
+        ("delete", delete_blob, "delete a blob that no topology uses"),
+    ):
+        action = add_verb(actions, name, run, help)
+        action.add_argument("blob", metavar="NAME", help="its name in topology.blobstore.map")
+        if name != "delete":
+            action.add_argument("file", metavar="FILE", help="its bytes")
+
+
+def list_blobs(arguments: argparse.Namespace) -> int:
+    """List the blobs that topologies may use by topology.blobstore.map."""
+    with opened(arguments) as cluster:
+        found = cluster.blobs()
+    rows = [{"blob": name, **asdict(found[name])} for name in sorted(found)]
+    if write(arguments, {"blobs": rows}, rows):
+        return OK
+    now_ms = SystemClock().now_ms()
+    cells = [
+        (row["blob"], row["size_bytes"], row["version"], f"{lasted(now_ms - row['changed_ms'])} ago", shown(str(row["by"])))
+        for row in rows
+    ]
+    none = "the cluster keeps no blob: sparkstorm blob create NAME FILE"
+    show(table(("blob", "bytes", "version", "changed", "by"), cells, columns()) if rows else none)
+    return OK
+
+
+def create_blob(arguments: argparse.Namespace) -> int:
+    """Keep a file under a name; topologies get it by topology.blobstore.map."""
+    return _put_blob(arguments, "is kept", ClusterClient.create_blob)
+
+
+def update_blob(arguments: argparse.Namespace) -> int:
+    """Replace a blob; workers that use it get the new version while they run."""
+    return _put_blob(arguments, "is replaced", ClusterClient.update_blob)
+
+
+def delete_blob(arguments: argparse.Namespace) -> int:
+    """Delete a blob; refused while a topology uses it."""
+    with opened(arguments, writes=True) as cluster:
+        cluster.delete_blob(arguments.blob)
+    say(arguments, f"{arguments.blob} is deleted", {"blob": arguments.blob})
+    return OK
+
+
+def _put_blob(arguments: argparse.Namespace, done: str, put: Callable[[ClusterClient, str, bytes], NamedBlob]) -> int:
+    from sparkstorm.blobs.named import check_size
+
+    try:
+        check_size(arguments.blob, Path(arguments.file).stat().st_size)
+        data = Path(arguments.file).read_bytes()
+    except OSError as error:
+        raise InvalidConfigError(f"blob {arguments.blob}: {arguments.file} cannot be read: {error.strerror}") from error
+    with opened(arguments, writes=True) as cluster:
+        made = put(cluster, arguments.blob, data)
+    text = f"{arguments.blob} {done}: {made.size_bytes} bytes, version {made.version}"
+    say(arguments, text, {"blob": arguments.blob, **asdict(made)})
+    return OK
 
 
 def kill(arguments: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.config import Conf
 from sparkstorm.errors import NotAliveError
-from sparkstorm.model.assignment import SupervisorInfo, WorkerSlot
+from sparkstorm.model.assignment import NamedBlob, SupervisorInfo, WorkerSlot
 from sparkstorm.model.requests import HostMark, RebalancePlan, RequestKind, topology_name
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
@@ -199,6 +199,25 @@ class ClusterClient(ClusterAccess):
     def include_host(self, host: str) -> None:
         """Let a drained or excluded host get workers again; none is moved back by it."""
         self.requests.mark_host(RequestKind.INCLUDE_HOST, host)
+
+    def blobs(self) -> Mapping[str, NamedBlob]:
+        """Return the blobs with names: size, version, time and author of the newest version."""
+        return self.service.named_blobs().all()
+
+    def create_blob(self, name: str, data: bytes) -> NamedBlob:
+        """Keep bytes under a name for `topology.blobstore.map`; InvalidConfigError when the name is taken or they are too many."""
+        self.require_writer()
+        return self.service.named_blobs().create(name, data)
+
+    def update_blob(self, name: str, data: bytes) -> NamedBlob:
+        """Replace the bytes of a name; workers that use it get them while they run."""
+        self.require_writer()
+        return self.service.named_blobs().update(name, data)
+
+    def delete_blob(self, name: str) -> None:
+        """Delete a blob that no topology uses."""
+        self.require_writer()
+        self.service.named_blobs().delete(name)
 
     def running_code(self, topology_id: str) -> tuple[bytes, Mapping[str, Any]]:
         """Return the code of a topology as its workers open it, and its configuration; NotAliveError when it is gone."""

@@ -47,6 +47,7 @@ from sparkstorm.model.upgrade import UpgradeOptions
 from sparkstorm.settings import SubmissionSettings, UpgradeSettings
 
 if TYPE_CHECKING:
+    from sparkstorm.blobs.named_store import NamedBlobStore
     from sparkstorm.client.submission import Seed, SubmitOptions
 
 
@@ -208,12 +209,19 @@ class NimbusService:
         topology_id, own_conf, outline = self._prepare(name, topology, conf)
         return self._store(RequestKind.UPDATE, topology_id, own_conf, outline, code, options)
 
+    def named_blobs(self) -> NamedBlobStore:
+        """Return the blobs with names of this cluster."""
+        from sparkstorm.blobs.named_store import NamedBlobStore
+
+        return NamedBlobStore(self._state, self._blobs, self._clock, client_name())
+
     def _prepare(self, name: str, topology: Topology, conf: Mapping[str, Any]) -> tuple[str, dict[str, Any], TopologyOutline]:
         """Check name, configuration and topology, once; a new id, the topology's own configuration and its outline."""
         from sparkstorm.client.submission import prepare
 
         topology_id = f"{name}-{self._state.next_submission_number()}-{self._clock.now_ms() // 1000}"
         own_conf, outline = prepare(topology_id, name, topology, conf, self._conf)
+        self.named_blobs().check(own_conf)
         return topology_id, own_conf, outline
 
     def upgrade_request(self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes) -> Request:
@@ -227,6 +235,7 @@ class NimbusService:
         validate_name(name)
         running = self.require(name)
         own_conf, outline = prepare(running.topology_id, name, topology, conf, self._conf)
+        self.named_blobs().check(own_conf)
         settings = UpgradeSettings.of(own_conf)
         options = upgrade_options(settings.workers or (), settings.component or "", settings.worker_num)
         check_upgrade(name, options)

@@ -6,7 +6,7 @@ ephemeral node. Beats, supervisors and errors are plain JSON. Every read checks 
 field that is wrong.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from sparkstorm.cluster import paths
@@ -17,6 +17,8 @@ from sparkstorm.errors import FailedAssignTopologyError, StateConflictError, Sto
 from sparkstorm.model.assignment import (
     Assignment,
     BlobMetadata,
+    NamedBlob,
+    NamedBlobs,
     SupervisorInfo,
     TaskTable,
     TopologyBase,
@@ -276,6 +278,16 @@ class StormState(NimbusState, GrayUpgradeState):
     def remove_blob_metadata(self, key: str) -> None:
         """Delete a blob's metadata."""
         self.store.delete(paths.blob(key))
+
+    def read_named_blobs(self, hint: Hint | None = None) -> Mapping[str, NamedBlob]:
+        """Return the newest version of each blob with a name; the hint fires when one changes."""
+        found = self._read_record(NamedBlobs, paths.NAMED_BLOBS, hint)
+        return found.by_name if found else {}
+
+    def change_named_blobs(self, change: Callable[[Mapping[str, NamedBlob]], Mapping[str, NamedBlob]]) -> Mapping[str, NamedBlob]:
+        """Change the blobs with names by a pure function, again when another writer was first; return all."""
+        changed = self._update(NamedBlobs, paths.NAMED_BLOBS, lambda found: NamedBlobs(change(found.by_name if found else {})))
+        return changed.by_name if changed else {}
 
     def blob_keys(self) -> list[str]:
         """Keys of all blobs."""

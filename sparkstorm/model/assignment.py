@@ -196,6 +196,24 @@ class BlobMetadata:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedBlob:
+    """Newest version of a blob with a name: the key of its bytes, its number, and who stored it when."""
+
+    key: str
+    size_bytes: int
+    version: int
+    changed_ms: int
+    by: str = ""  # "user@host:pid", for people
+
+
+@dataclass(frozen=True, slots=True)
+class NamedBlobs:
+    """Record of all blobs with names."""
+
+    by_name: Mapping[str, NamedBlob] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class TopologySummary:
     """Line of a list of topologies."""
 

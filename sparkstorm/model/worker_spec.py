@@ -86,7 +86,8 @@ class WorkerSpec:
     because an earlier process died inside an epoch. `code_path` is the code blob on this host's disk, whose signature the
     slot has checked. The file may change between that check and the unpickling, so the worker checks that its sha256 is
     `code_key`, which comes through a private pipe. `cpus` are the CPUs that the process may use; empty: all.
-    `store_mark` is what is known of the topology's store, which may have lost data since.
+    `store_mark` is what is known of the topology's store, which may have lost data since. In `blobs_folder` are the blobs of
+    `topology.blobstore.map`; empty: it has none.
     """
 
     topology_id: str
@@ -110,6 +111,7 @@ class WorkerSpec:
     suspects: tuple[Suspect, ...] = ()
     cpus: tuple[int, ...] = ()
     store_mark: StoreMark | None = None
+    blobs_folder: str = field(default="", metadata=ADDED_LATER)
 
     def tasks(self) -> list[int]:
         """Return the task ids of this worker, ascending."""

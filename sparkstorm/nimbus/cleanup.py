@@ -175,6 +175,10 @@ class TopologyCleanup:
             for base in deploy.bases() if deploy else []:
                 ids.add(base.topology_id)
                 keys |= {base.code_key, base.conf_key}
+        try:
+            keys |= {blob.key for blob in self._state.read_named_blobs().values()}
+        except (StoreInconsistentError, TamperedBlobError):
+            is_whole = False
         for topology_id in self._state.topology_ids():
             try:
                 upgrade = self._state.read_upgrade(topology_id)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from sparkstorm.blobs.named import BlobUse
 from sparkstorm.model.worker_messages import WorkerCommand, WorkerReport
 from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.supervisor.worker_memory import Usage
@@ -87,6 +88,9 @@ class NodeStorage(Protocol):
 
     def has_code(self, path: Path) -> bool:
         """Return whether a blob that was kept is there still."""
+
+    def keep_blob(self, topology_id: str, use: BlobUse, key: str, fetch: Callable[[str], bytes]) -> Path:
+        """Make a version of a blob the newest one in the topology's folder of blobs, and return that folder."""
 
     def forget_code(self, kept_ids: Iterable[str], before_ms: int) -> None:
         """Remove the code of all other topologies that was last used before a moment (S2.31)."""

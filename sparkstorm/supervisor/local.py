@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
+from sparkstorm.blobs.named import BlobUse, lay_out
 from sparkstorm.errors import StoreInconsistentError
 
 RecordT = TypeVar("RecordT")
@@ -40,6 +43,13 @@ class MemoryDisk:
     records: dict[str, MemoryRecords] = field(default_factory=dict)
     code: dict[Path, bytes] = field(default_factory=dict)
     used_ms_by_topology: dict[str, int] = field(default_factory=dict)
+    blobs: TemporaryDirectory[str] | None = None  # real files
+
+    def close(self) -> None:
+        """Delete the real files."""
+        if self.blobs is not None:
+            self.blobs.cleanup()
+            self.blobs = None
 
 
 class MemoryLock:
@@ -124,12 +134,22 @@ class MemoryNodeDir:
         """A blob that was kept; None when it is gone."""
         return self._disk.code.get(path)
 
+    def keep_blob(self, topology_id: str, use: BlobUse, key: str, fetch: Callable[[str], bytes]) -> Path:
+        """Make a version of a blob the newest one in the topology's folder of blobs: real files, since user code opens them."""
+        if self._disk.blobs is None:
+            self._disk.blobs = TemporaryDirectory(prefix="sparkstorm-blobs-")
+        folder = Path(self._disk.blobs.name, topology_id)
+        lay_out(folder, use, key, lambda: fetch(key))
+        return folder
+
     def forget_code(self, kept_ids: Iterable[str], before_ms: int) -> None:
         """Remove the code of all other topologies that was last used before a moment."""
         used = self._disk.used_ms_by_topology
         gone = {topology_id for topology_id, used_ms in used.items() if used_ms < before_ms} - set(kept_ids)
         for topology_id in gone:
             del used[topology_id]
+            if self._disk.blobs is not None:
+                shutil.rmtree(Path(self._disk.blobs.name, topology_id), ignore_errors=True)
         if gone:
             self._disk.code = {path: data for path, data in self._disk.code.items() if path.parent.name not in gone}
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from sparkstorm.blobs.named import BlobUse, lay_out
 from sparkstorm.errors import StoreInconsistentError
 from sparkstorm.model.names import file_name
 from sparkstorm.model.records import decode_record, encode_record
@@ -138,6 +139,12 @@ class NodeDir:
             return path.read_bytes()
         except FileNotFoundError:
             return None
+
+    def keep_blob(self, topology_id: str, use: BlobUse, key: str, fetch: Callable[[str], bytes]) -> Path:
+        """Make a version of a blob the newest one in the topology's folder of blobs, and return that folder."""
+        folder = self.code_dir(topology_id) / "blobs"
+        lay_out(folder, use, key, lambda: fetch(key))
+        return folder
 
     def forget_code(self, kept_ids: Iterable[str], before_ms: int) -> None:
         """Remove the code of all other topologies that was last used before a moment (S2.31)."""

@@ -33,6 +33,7 @@ from sparkstorm.settings import MemorySettings, SupervisorSettings
 from sparkstorm.supervisor.base import Lock, NodeStorage, SpawnWorker, WorkerProcess
 from sparkstorm.supervisor.heartbeat_pace import HeartbeatPace
 from sparkstorm.supervisor.poison_detector import PoisonDetector
+from sparkstorm.supervisor.slot_code import Code
 from sparkstorm.supervisor.slot_machine import (
     ChildView,
     DumpStacks,
@@ -266,7 +267,7 @@ class Slot:
         try:
             conf = merge(self._conf, code.conf)
             self._timing = timing_of(conf)
-            spec = self._worker_spec(wish, conf, code.code_path, now_ms)
+            spec = self._worker_spec(wish, conf, code, now_ms)
             process = self._spawn()
         except (SparkStormError, OSError) as fault:
             _LOG.error("slot %s: no worker can be started: %s", self._place.slot, fault)
@@ -277,7 +278,7 @@ class Slot:
         process.rotate_log(LOG_CAP_BYTES)
         self._child = Child(process, spec, now_ms)
 
-    def _worker_spec(self, wish: DesiredState, conf: Conf, code_path: Path, now_ms: int) -> WorkerSpec:
+    def _worker_spec(self, wish: DesiredState, conf: Conf, code: Code, now_ms: int) -> WorkerSpec:
         assignment, slot = wish.assignment, self._place.slot
         return WorkerSpec(
             topology_id=assignment.topology_id,
@@ -296,7 +297,8 @@ class Slot:
             hmac_key=self._spec.hmac_key,
             status=wish.order.status,
             activations=wish.order.activations,
-            code_path=str(code_path),
+            code_path=str(code.code_path),
+            blobs_folder=str(code.blobs or ""),
             careful=self._suspicion.careful,
             suspects=self._suspicion.suspects(),
             cpus=self._place.cpus,

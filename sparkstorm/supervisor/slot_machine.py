@@ -42,6 +42,7 @@ class LocalAssignment:
     conf_key: str
     executors: tuple[PlacedExecutor, ...]
     version: int = field(default=0, compare=False)
+    turn: int = 0  # counts versions of blobs with which workers are to start anew
 
 
 class BlobView(StrEnum):

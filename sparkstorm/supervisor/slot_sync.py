@@ -5,13 +5,11 @@ not wait for them. The slot's main thread reads `wish`, `stop` and `blob_view`, 
 hand-over is one assignment or one deque operation.
 """
 
-import json
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TypeVar
 
 from sparkstorm.blobs.store import BlobStore
@@ -20,12 +18,13 @@ from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import SparkStormError, StoreInconsistentError, StoreUnavailableError, TamperedBlobError
 from sparkstorm.model.assignment import Assignment, WorkerBeat, WorkerCode, WorkerSlot
 from sparkstorm.model.failure import Failure
-from sparkstorm.model.status import JsonValue, TopologyStatus
+from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.worker_messages import INACTIVE, NO_SHADOW, SetShadow, SetStatus
 from sparkstorm.model.worker_spec import StoreMark, WorkerSpec, newer_mark
 from sparkstorm.scheduling.upgrade.live_shadow import shadowed_task
 from sparkstorm.supervisor.base import LogSink, NodeStorage
 from sparkstorm.supervisor.seen_versions import VersionGuard
+from sparkstorm.supervisor.slot_code import Code, SlotCode
 from sparkstorm.supervisor.slot_machine import BlobView, LocalAssignment
 from sparkstorm.supervisor.supervisor import SlotParts, Supervisor, part_of
 from sparkstorm.supervisor.topology_master import TopologyMaster
@@ -51,14 +50,6 @@ class DesiredState:
     component_by_task: Mapping[int, str] = field(default_factory=dict)
     log_levels: Mapping[str, str] = field(default_factory=dict)  # by logger, those whose time is not over
     shadow: SetShadow = NO_SHADOW  # code that is to run beside one of the worker's tasks
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """A topology's code on this machine and its conf, both checked."""
-
-    code_path: Path
-    conf: Mapping[str, JsonValue]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +95,17 @@ class SlotSync:
         self._mark_due_ms = 0
         self._written_mark: tuple[str, StoreMark, int] | None = None  # topology, mark, session
         self._runs: tuple[str, WorkerCode] | None = None  # topology and code of a worker that has beaten
-        duties = (self._follow, self._supervise, self._fetch, self._deliver, self._tell_upgraded, self._master, self._publish)
+        self._slot_code = SlotCode(node_dir, slot.port, self.wake)
+        duties = (
+            self._follow,
+            self._supervise,
+            self._fetch,
+            self._renew_blobs,
+            self._deliver,
+            self._tell_upgraded,
+            self._master,
+            self._publish,
+        )
         self._duties: tuple[Callable[[int], None], ...] = duties
         self.wish: DesiredState | None = None
         self.stop = False
@@ -180,7 +181,7 @@ class SlotSync:
         if problem and problem != self._disk_problem:
             _LOG.error("slot %s: %s", self._slot, problem)
         self._disk_problem = problem
-        self.problem = problem or self._fetch_problem
+        self.problem = problem or self._fetch_problem or self._slot_code.problem
         return now_ms + POLL_MS
 
     def wait(self, timeout_ms: int) -> None:
@@ -264,6 +265,7 @@ class SlotSync:
             return None
         running = self.wish.assignment.topology_id if self.wish else ""
         part = min(parts, key=lambda part: (part.topology_id != running, part.topology_id))
+        part = replace(part, turn=self._slot_code.turn)
         try:
             levels = self._log_levels(part.topology_id, now_ms)
             order, components = self._order(part.topology_id), self._components(part.topology_id)
@@ -286,7 +288,9 @@ class SlotSync:
         if (known.task, known.code_key) == (task, upgrade.code.code_key):
             return known
         try:
-            code = self._bring(replace(part, code_key=upgrade.code.code_key, conf_key=upgrade.code.conf_key), now_ms)
+            code = self._slot_code.bring(
+                replace(part, code_key=upgrade.code.code_key, conf_key=upgrade.code.conf_key), self._desk(), now_ms
+            )
         except (SparkStormError, OSError) as fault:
             if isinstance(fault, StoreUnavailableError):
                 raise
@@ -302,7 +306,7 @@ class SlotSync:
         if self._unfetched is not None and self._unfetched[0] == new and now_ms < self._unfetched[1]:
             return False
         try:
-            self._bring(new, now_ms)
+            self._slot_code.bring(new, self._desk(), now_ms)
         except (SparkStormError, OSError) as fault:
             if isinstance(fault, StoreUnavailableError):
                 raise
@@ -365,7 +369,7 @@ class SlotSync:
             self._code.clear()
             try:
                 self._read_mark(assignment.topology_id)
-                self._code[assignment] = self._bring(assignment, now_ms)
+                self._code[assignment] = self._slot_code.bring(assignment, self._desk(), now_ms)
                 self._fetch_problem = ""
             except (SparkStormError, OSError) as fault:
                 self._fetch_problem = f"the code of {assignment.topology_id} cannot be fetched: {fault}"
@@ -373,24 +377,14 @@ class SlotSync:
                 self._code[assignment] = BlobView.FAILED
             self.notify()
 
-    def _bring(self, assignment: LocalAssignment, now_ms: int) -> Code:
-        code_path = self._local_copy(assignment.topology_id, assignment.code_key, now_ms)
-        if not assignment.conf_key:
-            return Code(code_path, {})
-        conf_path = self._local_copy(assignment.topology_id, assignment.conf_key, now_ms)
-        try:
-            conf = json.loads(self._dir.read_code(conf_path) or b"null")
-        except (ValueError, RecursionError) as fault:
-            raise StoreInconsistentError(f"conf blob {assignment.conf_key}: not JSON ({fault})") from fault
-        if not isinstance(conf, dict):
-            raise StoreInconsistentError(f"conf blob {assignment.conf_key}: not a JSON object")
-        return Code(code_path, conf)
-
-    def _local_copy(self, topology_id: str, key: str, now_ms: int) -> Path:
-        blobs = self._desk().blobs
-        path = self._dir.keep_code(topology_id, key, self._slot.port, now_ms, blobs.get)
-        blobs.mend(key, self._dir.read_code(path) or b"")  # an emptied Redis has lost the code too: other hosts may need it
-        return path
+    def _renew_blobs(self, now_ms: int) -> None:
+        """Bring new versions of the blobs of the worker that runs; one that cannot be had leaves the one before."""
+        code = self._code.get(self.wish.assignment) if self.wish else None
+        if self.wish is not None and isinstance(code, Code):
+            before = self._slot_code.turn
+            self._slot_code.renew(self.wish.assignment.topology_id, code, self._desk(), now_ms)
+            if self._slot_code.turn != before:
+                self.wake()  # the wish has changed
 
     def _deliver(self, now_ms: int) -> None:
         state = self._desk().state

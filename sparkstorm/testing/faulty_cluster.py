@@ -251,6 +251,7 @@ class FaultyCluster(LocalCluster):
         name = self._lose_node(fault)
         node = self.nodes[fault.pick % len(self.nodes)]
         if not any(slot.is_up for slot in self.slots if slot.node is node):
+            node.disk.close()
             node.disk = MemoryDisk(node.name)
         return name
 

@@ -258,6 +258,8 @@ class LocalCluster:
         """Stop every worker."""
         for slot in self.slots:
             slot.close()
+        for node in self.nodes:
+            node.disk.close()
 
     def savepoint(self, folder: Path, name: str | None = None, overwrite: bool = False) -> None:
         """Write a savepoint as a handle's `savepoint` does; CheckpointError says what is still under way after a minute."""

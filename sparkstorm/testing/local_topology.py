@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from sparkstorm.cluster.storm_state import StormState
@@ -100,7 +100,7 @@ class LocalTopology:
             return slot.worker is None or slot.topology_id != self.id
         if machine is None or sync is None or process is None or sync.is_woken:
             return False
-        is_up_to_date = sync.wish is not None and sync.wish.assignment == wanted
+        is_up_to_date = sync.wish is not None and replace(sync.wish.assignment, turn=0) == wanted
         return is_up_to_date and machine.is_settled and process.is_obedient
 
     def tasks_at(self, slot: SimSlot) -> list[int]:

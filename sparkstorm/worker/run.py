@@ -243,4 +243,5 @@ def plan_of(spec: WorkerSpec, topology: Topology, make_instance: Callable[[str],
         host=spec.host,
         code_key=spec.code_key,
         store_mark=spec.store_mark,
+        blobs_folder=spec.blobs_folder,
     )

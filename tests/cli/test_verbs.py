@@ -201,6 +201,30 @@ def test_a_life(
     assert wait_gone(cluster) and said(capsys, "list") == "no topology runs here\n"
 
 
+def test_blobs_are_made_replaced_listed_and_deleted(
+    bench: Bench, cluster: ClusterClient, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_blobs = partial(RedisBytesStore, prefix=f"{bench.file.parent.name}:")
+    monkeypatch.setattr(import_module("sparkstorm.client.connect"), "RedisBytesStore", own_blobs)
+    file = tmp_path / "rules.txt"
+    assert said(capsys, "blob", "list") == "the cluster keeps no blob: sparkstorm blob create NAME FILE\n"
+    assert "cannot be read: No such file" in said_both(capsys, "blob", "create", "rules", str(file))[1]
+    file.write_bytes(b"old")
+    assert said(capsys, "blob", "create", "rules", str(file)) == "rules is kept: 3 bytes, version 1\n"
+    assert "blob rules is there already" in said_both(capsys, "blob", "create", "rules", str(file))[1]
+    file.write_bytes(b"newer")
+    assert said(capsys, "blob", "update", "rules", str(file)) == "rules is replaced: 5 bytes, version 2\n"
+    header, line = said(capsys, "blob", "list").splitlines()
+    assert header.split() == ["blob", "bytes", "version", "changed", "by"] and line.split()[:3] == ["rules", "5", "2"]
+    (listed,) = read(capsys, "blob", "list")["blobs"]
+    assert (listed["blob"], listed["version"], cluster.blobs()["rules"].key) == ("rules", 2, listed["key"])
+    viewer = str(read_only_path(bench.file))
+    assert "may only read" in said_both(capsys, "blob", "delete", "rules", "--cluster", viewer)[1]
+    assert said(capsys, "blob", "list", "--cluster", viewer).splitlines()[1].split()[:3] == ["rules", "5", "2"]
+    assert said(capsys, "blob", "delete", "rules") == "rules is deleted\n"
+    assert "there is no blob rules; there are none" in said_both(capsys, "blob", "delete", "rules")[1]
+
+
 def test_the_doctor_names_the_slow_and_the_lost(
     bench: Bench, words: TopologyHandle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

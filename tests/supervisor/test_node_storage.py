@@ -1,10 +1,12 @@
 """Laws of a node's storage, on disk and in memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from sparkstorm.blobs.named import BlobUse
+from sparkstorm.errors import StoreInconsistentError
 from sparkstorm.supervisor.base import NodeStorage
 from sparkstorm.supervisor.local import MemoryDisk, MemoryNodeDir
 from sparkstorm.supervisor.node_dir import NodeDir
@@ -15,10 +17,11 @@ Open = Callable[[], NodeStorage]
 
 
 @pytest.fixture(params=["disk", "memory"])
-def of_process(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+def of_process(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """Opens the storage of one node as another process sees it."""
     disk = MemoryDisk("n1")
-    return (lambda: NodeDir(tmp_path, "n1")) if request.param == "disk" else (lambda: MemoryNodeDir(disk))
+    yield (lambda: NodeDir(tmp_path, "n1")) if request.param == "disk" else (lambda: MemoryNodeDir(disk))
+    disk.close()
 
 
 def test_a_port_has_one_holder_until_it_is_released(of_process: Open) -> None:
@@ -44,6 +47,21 @@ def test_records_outlive_the_process(of_process: Open) -> None:
     found = of_process()
     assert found.worker_state(6700).get("heartbeat", LocalBeat) == BEAT
     assert found.worker_state(6701).get("heartbeat", LocalBeat) is None
+
+
+def test_a_blob_has_its_newest_version_for_every_process_until_nothing_uses_its_topology(of_process: Open) -> None:
+    use, first, second = BlobUse("rules", "local"), of_process(), of_process()
+    first.keep_code("t", "c0de", 6700, 10_000, lambda key: b"")
+    folder = first.keep_blob("t", use, "k1", lambda key: b"one")
+    assert (folder / "local").read_bytes() == b"one"
+    assert second.keep_blob("t", use, "k2", lambda key: b"two") == folder
+    assert first.keep_blob("u", use, "k1", lambda key: b"one") != folder
+    assert (folder / "local").read_bytes() == b"two"
+    with pytest.raises(StoreInconsistentError, match="is no blob key"):
+        first.keep_blob("t", use, "../k", lambda key: b"x")
+    first.keep_code("t", "c0de", 6700, 10_000, lambda key: b"")
+    first.forget_code((), before_ms=15_000)
+    assert not folder.exists()
 
 
 def test_code_is_fetched_once_and_forgotten_when_nothing_uses_it(of_process: Open) -> None:

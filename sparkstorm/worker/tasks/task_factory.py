@@ -18,7 +18,7 @@ from sparkstorm.acking.pending import Pending
 from sparkstorm.acking.tree_batches import TreeBatches
 from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import BasicBolt, Bolt, Spout, Stateful
-from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.context import BLOBS_FOLDER, TopologyContext
 from sparkstorm.api.hooks import WorkerContext, WorkerHook
 from sparkstorm.api.metrics import TaskMetrics
 from sparkstorm.api.sinks import TransactionalSink
@@ -158,6 +158,7 @@ class TaskFactory:
         self._column_bolts: dict[str, bool] = {}
         where = (plan.topology_id, plan.topology, plan.conf, plan.component_by_task)
         self._parts = TaskParts(*where, plan.codec, LIVE_STREAMS)
+        self._parts.resources[BLOBS_FOLDER] = plan.blobs_folder
         self.source, self._tasks, self._time_plan = self._parts.source, self._parts.tasks, self._parts.time_plan
         self._spout_tasks = frozenset(
             task

@@ -42,6 +42,7 @@ class WorkerPlan:
     host: str = ""
     code_key: str = ""
     store_mark: StoreMark | None = None  # what is known of the store
+    blobs_folder: str = ""
     lazy_keys: int = 0  # of a simulation: every state that can be lazy is, with so many keys in memory
 
     def placed(self, failure: Failure) -> Failure:

@@ -1,0 +1,116 @@
+"""A topology's code, configuration and blobs on a slot's host: brought before its worker starts, blobs again when they change.
+
+Laws: nothing is given to a worker that was not checked. A version of a blob that cannot be had (a damaged archive, a full disk)
+leaves the one before in its place and is tried again later. Left out: asking every 30 seconds for blobs, as Storm's localizer
+does; the record of names is watched.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from sparkstorm.blobs.named import KEY, BlobUse, blob_uses
+from sparkstorm.blobs.store import BlobStore
+from sparkstorm.cluster.base import Hint
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.errors import SparkStormError, StoreInconsistentError, StoreUnavailableError
+from sparkstorm.model.status import JsonValue
+from sparkstorm.supervisor.base import NodeStorage
+from sparkstorm.supervisor.slot_machine import LocalAssignment
+
+_LOG = logging.getLogger(__name__)
+# Half of it asks a store for a damaged blob twice as often, double leaves a mended one unseen for as long.
+_RETRY_MS = 3_000
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A topology's code on this machine and its conf, both checked, and the folder of its blobs, where it has any."""
+
+    code_path: Path
+    conf: Mapping[str, JsonValue]
+    blobs: Path | None = None
+
+
+class Stores(Protocol):
+    """Part of a slot's stores that this needs."""
+
+    @property
+    def state(self) -> StormState: ...
+    @property
+    def blobs(self) -> BlobStore: ...
+
+
+class SlotCode:
+    """Code and blobs of one slot; `turn` counts versions of blobs with which its worker is to start anew."""
+
+    def __init__(self, storage: NodeStorage, port: int, hint: Hint) -> None:
+        self._storage, self._port, self._hint = storage, port, hint
+        self._key_here: dict[tuple[str, str], str] = {}  # of blobs, by topology and local name
+        self._retry_ms = 0
+        self.turn = 0
+        self.problem = ""
+
+    def bring(self, assignment: LocalAssignment, stores: Stores, now_ms: int) -> Code:
+        """Bring an assignment's code, configuration and blobs to this host; an error names what cannot be had."""
+        topology_id = assignment.topology_id
+        code_path = self._local_copy(topology_id, assignment.code_key, stores, now_ms)
+        if not assignment.conf_key:
+            return Code(code_path, {})
+        conf_path = self._local_copy(topology_id, assignment.conf_key, stores, now_ms)
+        try:
+            conf = json.loads(self._storage.read_code(conf_path) or b"null")
+        except (ValueError, RecursionError) as fault:
+            raise StoreInconsistentError(f"conf blob {assignment.conf_key}: not JSON ({fault})") from fault
+        if not isinstance(conf, dict):
+            raise StoreInconsistentError(f"conf blob {assignment.conf_key}: not a JSON object")
+        return Code(code_path, conf, self._bring_blobs(topology_id, conf, stores))
+
+    def renew(self, topology_id: str, code: Code, stores: Stores, now_ms: int) -> None:
+        """Bring the versions of blobs that are new, and count those with which the worker is to start anew."""
+        if code.blobs is None:
+            return
+        named = stores.state.read_named_blobs(self._hint)
+        keys = {use: named[use.name].key for use in blob_uses(code.conf) if use.name in named}
+        newer = {use: key for use, key in keys.items() if self._key_here.get((topology_id, use.local_name)) != key}
+        if not newer or now_ms < self._retry_ms:
+            return
+        try:
+            for use, key in newer.items():
+                self._keep(topology_id, use, key, stores)
+                self.turn += use.restarts
+            self.problem = ""
+        except (SparkStormError, OSError) as fault:
+            if isinstance(fault, StoreUnavailableError):
+                raise
+            self._retry_ms = now_ms + _RETRY_MS
+            problem = f"{topology_id} goes on with an older blob: {fault}"
+            if problem != self.problem:
+                _LOG.error("%s", problem)
+            self.problem = problem
+
+    def _bring_blobs(self, topology_id: str, conf: Mapping[str, JsonValue], stores: Stores) -> Path | None:
+        folder = None
+        uses = blob_uses(conf)
+        named = stores.state.read_named_blobs(self._hint) if uses else {}
+        for use in uses:
+            if use.name not in named:
+                raise StoreInconsistentError(f"{KEY}: the cluster has no blob {use.name}; `sparkstorm blob create {use.name} FILE`")
+            folder = self._keep(topology_id, use, named[use.name].key, stores)
+        return folder
+
+    def _keep(self, topology_id: str, use: BlobUse, key: str, stores: Stores) -> Path:
+        folder = self._storage.keep_blob(topology_id, use, key, stores.blobs.get)
+        self._key_here[topology_id, use.local_name] = key
+        return folder
+
+    def _local_copy(self, topology_id: str, key: str, stores: Stores, now_ms: int) -> Path:
+        path = self._storage.keep_code(topology_id, key, self._port, now_ms, stores.blobs.get)
+        # An emptied Redis has lost the code too: other hosts may need it.
+        stores.blobs.mend(key, self._storage.read_code(path) or b"")
+        return path
