@@ -157,7 +157,7 @@ def step(process: Any) -> str:
 def measure(cluster: Cluster, limit: Path, options: argparse.Namespace) -> Iterator[str]:
     """Fill, count, restart; yield a line after each."""
     (keys,) = options.keys
-    redis: Any = client_of(cluster.redis_address, 60.0)
+    redis: Any = client_of(cluster.stores.connection.redis, 60.0)
     before = int(redis.info("memory")["used_memory"])
     limit.write_text("0")
     settings = {

@@ -51,6 +51,10 @@ class StoreUnavailableError(SparkStormError):
     """Redis or ZooKeeper cannot be reached or refuses us; names the address and the reason."""
 
 
+class OneStoreAwayError(SparkStormError):
+    """One of several Redis servers does not answer; what does not need it goes on, and the rest is tried again."""
+
+
 class ReadOnlyConnectionError(SparkStormError):
     """A change was asked for over a connection that may only read; names the file that may do more."""
 

@@ -89,6 +89,7 @@ class StoreSettings(Settings):
     local_dir: Annotated[str, "storm.local.dir"]
     connection_file: Annotated[str | None, "sparkstorm.connection.file"]
     redis_url: Annotated[str | None, "sparkstorm.redis.url"]
+    redis_urls: Annotated[list[str] | None, "sparkstorm.redis.urls"]
     redis_viewer: Annotated[str | None, "sparkstorm.redis.viewer.user"]
     redis_port: Annotated[int | None, "sparkstorm.embedded.redis.port"]
     redis_memory_mb: Annotated[int, "sparkstorm.embedded.redis.maxmemory.mb"]
@@ -103,9 +104,15 @@ class StoreSettings(Settings):
     tls_certificate: Annotated[str | None, "sparkstorm.tls.certificate.file"]
     tls_key: Annotated[str | None, "sparkstorm.tls.key.file"]
 
+    def own_redis(self) -> list[str]:
+        """Return the URLs of the user's own stores, the home store's first; InvalidConfigError when two keys name them."""
+        if self.redis_url and self.redis_urls:
+            raise InvalidConfigError("sparkstorm.redis.url and sparkstorm.redis.urls are both set: keep one of them")
+        return self.redis_urls or ([self.redis_url] if self.redis_url else [])
+
     def embedded(self) -> list[str]:
         """Return the names of the servers that are to be embedded."""
-        addresses = {"redis": self.redis_url, "zookeeper": self.zookeeper_servers}
+        addresses = {"redis": self.own_redis(), "zookeeper": self.zookeeper_servers}
         return [name for name, address in addresses.items() if not address]
 
 
@@ -326,6 +333,7 @@ class SubmissionSettings(Settings):
     is_upgrade: Annotated[bool, "topology.upgrade"]
     store_loss: Annotated[str, STORE_LOSS]
     from_checkpoint: Annotated[str | None, "topology.from.checkpoint"]
+    store: Annotated[str | None, "topology.redis.store"]
 
 
 @dataclass(frozen=True, slots=True)

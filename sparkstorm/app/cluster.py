@@ -45,7 +45,7 @@ from sparkstorm.nimbus.guarded_scheduler import GuardedScheduler
 from sparkstorm.nimbus.hooks import NimbusHooks, TopologyActionListener
 from sparkstorm.nimbus.leader_election import LeaderStore, own_name
 from sparkstorm.nimbus.nimbus import Nimbus
-from sparkstorm.nimbus.redis_cleanup import RedisRetirement
+from sparkstorm.nimbus.redis_cleanup import PATIENCE_OF_SEVERAL_S, PATIENCE_S, RedisRetirement
 from sparkstorm.scheduling.per_topology import chosen_scheduler
 from sparkstorm.settings import DriverSettings, ZooKeeperSettings
 from sparkstorm.stores.addresses import check_addresses, connection_path, not_configured
@@ -88,8 +88,6 @@ class Cluster:
         self._owns_context = owns_context
         self._is_alone = not is_shared or bool(stores.embedded)
         self._closers = contextlib.ExitStack()
-        at = stores.connection
-        self.redis_address = at.redis
         self.settings = DriverSettings.of(conf)
         own = self.settings.worker_folder
         self.has_logs_here = (sc.master or "").startswith("local")
@@ -194,7 +192,7 @@ class Cluster:
         self._closers.callback(self._office.leave)
         self._join()
         self.service = NimbusService(self.state, self.blobs, self.conf, self.clock)
-        self.client = ClusterClient(self.state, at.redis, self.service, self.conf)
+        self.client = ClusterClient(self.state, at.stores, self.service, self.conf)
         self._closers.callback(self.client.close)
         self._start_slots()
         self._start_nimbus()  # with its slots up: a leader without them would place everything elsewhere, or nowhere
@@ -229,12 +227,16 @@ class Cluster:
         store = LeaderStore(session)
         state, wake = StormState(store, self._key), threading.Event()
         blobs = BlobStore(state, self._bytes_store, self._key)
+        at = self.stores.connection
+        patience_s = PATIENCE_OF_SEVERAL_S if at.other_redis else PATIENCE_S
         hooks = NimbusHooks(
             wake=wake.set,
             on_lead=self._publish_conf,
             depose=self._office.depose,
             driver=self._office.me,
-            retirement=RedisRetirement(self.redis_address),
+            retirement=RedisRetirement(at.redis, patience_s),
+            home=at.redis.name,
+            other_stores={each.name: RedisRetirement(each, patience_s) for each in at.other_redis},
             listeners=self.listeners,
         )
         nimbus = Nimbus(state, blobs, chosen_scheduler(self.conf, GuardedScheduler), self.conf, own_name(), hooks)
@@ -295,6 +297,7 @@ class Cluster:
                 at.zookeeper.tls,
             ),
             redis=at.redis,
+            other_redis=at.other_redis,
             local_dir=str(Path(self._slot_folder, "supervisors")),
             log_dir=str(self.log_dir),
             # on other masters a host has as many ports as slots land there

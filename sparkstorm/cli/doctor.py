@@ -37,9 +37,9 @@ from sparkstorm.model import compiled
 from sparkstorm.model.names import shown
 from sparkstorm.model.worker_spec import RedisAddress
 from sparkstorm.settings import StoreSettings
-from sparkstorm.stores.addresses import check_addresses, tls_files
-from sparkstorm.stores.connection import ReadOnlyConnection, load_any_connection, parse_redis_url
-from sparkstorm.stores.passwords import REDIS, ZOOKEEPER, password_of
+from sparkstorm.stores.addresses import check_addresses, redis_stores, tls_files
+from sparkstorm.stores.connection import ReadOnlyConnection, load_any_connection
+from sparkstorm.stores.passwords import ZOOKEEPER, password_of
 from sparkstorm.stores.redis_client import check_redis_settings, client_of
 
 _WAIT_S = 5.0  # for a server's answer; half may be too short for one far away, with the double one waits without need
@@ -142,7 +142,8 @@ def findings(conf: Conf, connection: str | None, environ: Mapping[str, str]) -> 
         return [*found, Finding("connection", False, str(error))]
     own = at.zookeeper
     keeper = ZooKeeperAddress(own.hosts, own.root, own.user, own.password, tls=own.tls)
-    return [*found, *_redis(at.redis, isinstance(at, ReadOnlyConnection)), _zookeeper(keeper)]
+    stores = [each for store in at.stores.all() for each in _redis(store, isinstance(at, ReadOnlyConnection))]
+    return [*found, *stores, _zookeeper(keeper)]
 
 
 def _found(subject: str, check: Callable[[], str]) -> Finding:
@@ -200,13 +201,14 @@ def _configured(conf: Conf) -> Iterator[Finding]:
     try:
         check_addresses(conf)
         files = tls_files(conf)
-        password = password_of(conf, REDIS)
+        stores = redis_stores(conf)
         keeper_password = password_of(conf, ZOOKEEPER)
     except SparkStormError as error:
         yield Finding("configuration", False, str(error))
         return
-    if settings.redis_url:
-        yield from _redis(parse_redis_url(settings.redis_url, password, files))
+    if stores is not None:
+        for store in stores.all():
+            yield from _redis(store)
     else:
         yield _found("Redis", lambda: f"embedded: {find_redis_binary()}")
         yield from _port(settings.redis_port, "Redis", "sparkstorm.embedded.redis.port")

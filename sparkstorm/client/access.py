@@ -20,23 +20,23 @@ from sparkstorm.errors import ReadOnlyConnectionError
 from sparkstorm.model.assignment import TopologySummary
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.value_types import check_serializers, top_module
-from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress, RedisStores
 from sparkstorm.settings import FileSettings, SubmissionSettings, SupervisorSettings
-from sparkstorm.transport.reader import RedisReader
+from sparkstorm.transport.reader import RedisReader, is_kept_in
 
 
 class ClusterAccess:
     """State tree, Nimbus's service and Redis of one cluster, for its client and the handles on its topologies."""
 
     def __init__(
-        self, state: StormState, redis: RedisAddress, service: NimbusService, conf: Conf, is_read_only: bool = False
+        self, state: StormState, stores: RedisStores, service: NimbusService, conf: Conf, is_read_only: bool = False
     ) -> None:
         self.state = state
         self.service = service
         self.conf = conf
         self.is_read_only = is_read_only
         self.dead_workers = DeadWorkers(state.read_worker_beat, SupervisorSettings.of(conf).worker_heartbeat_ms)
-        self._redis = redis
+        self._stores = stores
         self._readers: dict[str, RedisReader] = {}
 
     def summaries(self) -> list[TopologySummary]:
@@ -46,8 +46,21 @@ class ClusterAccess:
     def reader(self, topology_id: str) -> RedisReader:
         """Return the reader of a topology's data in Redis, one per topology; `close_readers` ends its connection."""
         if topology_id not in self._readers:
-            self._readers[topology_id] = RedisReader(self._redis, topology_id, may_write=not self.is_read_only)
+            self._readers[topology_id] = RedisReader(self.store_of(topology_id), topology_id, may_write=not self.is_read_only)
         return self._readers[topology_id]
+
+    def store_of(self, topology_id: str) -> RedisAddress:
+        """Return the Redis that holds a topology's data: its base names it; of one that is gone, where something is left.
+
+        StoreInconsistentError when this connection knows no store of that name.
+        """
+        home = self._stores.home
+        if not self._stores.others:
+            return home
+        base = self.state.read_base(topology_id)
+        if base is not None:
+            return self._stores.of(topology_id, base.store)
+        return next((each for each in self._stores.all() if is_kept_in(each, topology_id)), home)
 
     def source(self, only: str | None = None, is_lasting: bool = True) -> StoreSource:
         """Return what a sampler (`insight.sampler.Sampler`) reads this cluster from, or with `only` one topology, by its id.

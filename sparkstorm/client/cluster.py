@@ -15,6 +15,7 @@ from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.client.request_client import Progress
 from sparkstorm.client.service import NimbusService
 from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
+from sparkstorm.cluster.store_choice import STORE, choose_store
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.config import Conf
 from sparkstorm.errors import NotAliveError
@@ -22,7 +23,7 @@ from sparkstorm.model.assignment import NamedBlob, SupervisorInfo, WorkerSlot
 from sparkstorm.model.requests import HostMark, RebalancePlan, RequestKind, topology_name
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
-from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.model.worker_spec import RedisStores
 from sparkstorm.settings import SubmissionSettings
 
 if TYPE_CHECKING:
@@ -39,13 +40,13 @@ class ClusterClient(ClusterAccess):
     def __init__(
         self,
         state: StormState,
-        redis: RedisAddress,
+        stores: RedisStores,
         service: NimbusService,
         conf: Conf,
         is_read_only: bool = False,
         opened: contextlib.ExitStack | None = None,
     ) -> None:
-        super().__init__(state, redis, service, conf, is_read_only)
+        super().__init__(state, stores, service, conf, is_read_only)
         self._opened = opened or contextlib.ExitStack()
         self._handles: dict[str, TopologyHandle] = {}
 
@@ -129,7 +130,8 @@ class ClusterClient(ClusterAccess):
 
     def dead_letters(self, topology: str | None = None) -> dict[str, StoredLetters]:
         """Return the dead letters by topology id, of all topologies or one by name or id; also of those that are gone."""
-        return {topology_id: self.handle(topology_id).dead_letters for topology_id in stored_in(self._redis, topology)}
+        ids = sorted({each for store in self._stores.all() for each in stored_in(store, topology)})
+        return {topology_id: self.handle(topology_id).dead_letters for topology_id in ids}
 
     # -- changing ----------------------------------------------------------------------------------------------------
 
@@ -156,6 +158,7 @@ class ClusterClient(ClusterAccess):
         if folder := SubmissionSettings.of(conf).from_checkpoint:
             seeds = Seeds.of(read_checkpoint(Path(folder)), topology)
             topology = seeds.topology
+            conf = self._with_store(name, conf)
         code = self.packed(topology, by_value, conf)
         seed = None if seeds is None else partial(self._sow, seeds, {**self.conf, **conf})
         return self.handle(self.service.submit(name, topology, conf, code, options, seed, progress))
@@ -223,9 +226,18 @@ class ClusterClient(ClusterAccess):
         """Return the code of a topology as its workers open it, and its configuration; NotAliveError when it is gone."""
         return self.service.code_of(topology_id)
 
+    def _with_store(self, name: str, conf: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Name the store in the configuration of a topology that begins with a state: the state is there before Nimbus is asked."""
+        if not self._stores.others:
+            return conf
+        bases = [base for each in self.state.topology_ids() if (base := self.state.read_base(each)) is not None]
+        wanted, names = SubmissionSettings.of({**self.conf, **conf}).store, [each.name for each in self._stores.all()]
+        return {**conf, STORE: choose_store(name, wanted, names, bases, self.supervisors())}
+
     def _sow(self, seeds: Seeds, conf: Mapping[str, Any], topology_id: str, component_by_task: Mapping[int, str]) -> None:
         from sparkstorm.client.submission import sow
         from sparkstorm.transport.initial_state import RedisSeeding
 
-        with contextlib.closing(RedisSeeding(self._redis, topology_id)) as seeding:
+        store = SubmissionSettings.of(conf).store or ""
+        with contextlib.closing(RedisSeeding(self._stores.of(topology_id, store), topology_id)) as seeding:
             sow(seeds, seeding, conf, component_by_task)

@@ -56,7 +56,7 @@ def connect(
         state = StormState(store, key)
         total = merge(state.read_cluster_conf(), conf or {})
         service = NimbusService(state, BlobStore(state, RedisBytesStore(redis), key or b""), total, SystemClock())
-        return ClusterClient(state, at.redis, service, total, is_read_only, opened.pop_all())
+        return ClusterClient(state, at.stores, service, total, is_read_only, opened.pop_all())
 
 
 def _load(connection: str | os.PathLike[str] | Mapping[str, Any] | None) -> Connection | ReadOnlyConnection:

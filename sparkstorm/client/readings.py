@@ -181,7 +181,15 @@ class StoreSource:
         dead: frozenset[Worker],
     ) -> tuple[str, ...]:
         hosts = sorted(set(assignment.host_by_node.values())) if assignment else []
-        subjects = ("turn", "scheduler", "redis", *(f"host {host}" for host in hosts), base.topology_id, base.name)
+        subjects = (
+            "turn",
+            "scheduler",
+            "redis",
+            f"redis {base.store}".rstrip(),
+            *(f"host {host}" for host in hosts),
+            base.topology_id,
+            base.name,
+        )
         found = [problems[about] for about in subjects if about in problems]
         return tuple(dict.fromkeys([*found, *worker_problems(base.topology_id, beats, dead)]))
 

@@ -401,8 +401,23 @@ class NimbusService:
             assignment = self._state.read_assignment(topology_id) if problems else None
         used = {slot.node for slot in assignment.slot_by_executor.values()} if assignment else set()
         hosts = sorted({assignment.host_by_node.get(node, node) for node in used}) if assignment else []
-        subjects = ("turn", "scheduler", "redis", *(f"host {host}" for host in hosts), topology_id, topology_name(topology_id))
+        is_any_away = any(about.startswith("redis ") for about in problems)
+        store = f"redis {self._store_name(topology_id)}" if is_any_away else "redis"
+        subjects = (
+            "turn",
+            "scheduler",
+            *dict.fromkeys(("redis", store)),
+            *(f"host {host}" for host in hosts),
+            topology_id,
+            topology_name(topology_id),
+        )
         return [problems[about] for about in subjects if about in problems]
+
+    def _store_name(self, topology_id: str) -> str:
+        with contextlib.suppress(StoreInconsistentError):
+            base = self._read_base(topology_id)
+            return base.store if base else ""
+        return ""
 
     def summaries(self) -> list[TopologySummary]:
         """One line per topology, by id; those whose record cannot be read are among Nimbus's problems instead."""

@@ -33,7 +33,14 @@ _WORKERS_KEY = "topology.workers"
 # Tasks, and with them ackers, are fixed at submission (S3.12); ids are Nimbus's.
 # The tasks' number decides which task a key belongs to: changed, states and streams would belong to
 # other tasks than before.
-_FIXED_KEYS = ("topology.acker.executors", "topology.delivery.guarantee", "topology.id", "storm.id", "topology.name")
+_FIXED_KEYS = (
+    "topology.acker.executors",
+    "topology.delivery.guarantee",
+    "topology.id",
+    "storm.id",
+    "topology.name",
+    "topology.redis.store",
+)
 
 
 def checked_rebalance(

@@ -16,9 +16,9 @@ from sparkstorm.embedded.process import EmbeddedServer
 from sparkstorm.embedded.redis import start_redis
 from sparkstorm.embedded.zookeeper import start_zookeeper
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress, RedisStores
 from sparkstorm.settings import StoreSettings
-from sparkstorm.stores.addresses import connection_path, tls_files, zookeeper_hosts
+from sparkstorm.stores.addresses import connection_path, redis_stores, tls_files, zookeeper_hosts
 from sparkstorm.stores.connection import (
     VIEWER,
     Connection,
@@ -26,7 +26,6 @@ from sparkstorm.stores.connection import (
     ZooKeeperEndpoint,
     load_connection,
     new_secret,
-    parse_redis_url,
     read_only_path,
     redis_password,
     save_connection,
@@ -35,7 +34,7 @@ from sparkstorm.stores.connection import (
     zookeeper_password,
 )
 from sparkstorm.stores.folders import discard_folder, own_folder
-from sparkstorm.stores.passwords import REDIS, REDIS_VIEWER, ZOOKEEPER, password_of
+from sparkstorm.stores.passwords import REDIS_VIEWER, ZOOKEEPER, password_of
 from sparkstorm.stores.redis_client import check_redis
 
 _ZOOKEEPER_USER = "sparkstorm"
@@ -90,7 +89,7 @@ def open_stores(conf: Conf) -> Stores:
         undo.callback(_stop_all, embedded)
         redis_at = _open_redis(conf, secret, embedded)
         zookeeper_at = _open_zookeeper(conf, secret, embedded)
-        connection = Connection(redis_at, zookeeper_at, secret)
+        connection = Connection(redis_at.home, zookeeper_at, secret, redis_at.others)
         save_connection(path, connection)
         _save_read_only(conf, path, connection, "redis" in embedded)
         undo.pop_all()
@@ -104,7 +103,7 @@ def _stop_all(embedded: Mapping[str, EmbeddedServer]) -> None:
 
 def _save_read_only(conf: Conf, path: Path, connection: Connection, is_embedded: bool) -> None:
     """Write the connection file of viewers; without a read-only user of the Redis, remove an old one."""
-    redis, keeper, secret = connection.redis, connection.zookeeper, connection.secret
+    keeper, secret = connection.zookeeper, connection.secret
     user, password = VIEWER, viewer_redis_password(secret)
     if not is_embedded:
         user, password = StoreSettings.of(conf).redis_viewer or "", password_of(conf, REDIS_VIEWER) or ""
@@ -113,7 +112,8 @@ def _save_read_only(conf: Conf, path: Path, connection: Connection, is_embedded:
         read_only_path(path).unlink(missing_ok=True)
         return
     viewer = ZooKeeperEndpoint(keeper.hosts, keeper.root, VIEWER, viewer_zookeeper_password(secret), keeper.tls)
-    save_connection(read_only_path(path), ReadOnlyConnection(replace(redis, user=user, password=password), viewer))
+    home, *others = (replace(each, user=user, password=password) for each in connection.stores.all())
+    save_connection(read_only_path(path), ReadOnlyConnection(home, viewer, tuple(others)))
 
 
 def _make_local_dir(folder: Path) -> None:
@@ -133,12 +133,12 @@ def _kept_secret(path: Path) -> str:
     return secret
 
 
-def _open_redis(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) -> RedisAddress:
+def _open_redis(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) -> RedisStores:
     settings = StoreSettings.of(conf)
-    if settings.redis_url:
-        endpoint = parse_redis_url(settings.redis_url, password_of(conf, REDIS), tls_files(conf))
-        check_redis(endpoint)
-        return endpoint
+    if (own := redis_stores(conf)) is not None:
+        for each in own.all():
+            check_redis(each)
+        return own
     server = start_redis(
         own_folder(Path(settings.local_dir, "redis")),
         password=redis_password(secret),
@@ -148,7 +148,7 @@ def _open_redis(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) ->
         viewer=(VIEWER, viewer_redis_password(secret)),
     )
     embedded["redis"] = server
-    return RedisAddress(server.host, server.port, server.password)
+    return RedisStores(RedisAddress(server.host, server.port, server.password))
 
 
 def _open_zookeeper(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) -> ZooKeeperEndpoint:

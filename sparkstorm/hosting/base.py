@@ -10,7 +10,7 @@ from typing import Protocol
 from sparkstorm.model.records import decode_record, encode_record
 from sparkstorm.model.status import JsonValue
 from sparkstorm.model.worker_messages import WorkerCommand, WorkerReport
-from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress, RedisStores
 from sparkstorm.tls import TlsFiles
 
 FIRST_PORT = 6700
@@ -35,7 +35,7 @@ class SlotSpec:
     """Specification of a cluster's slots: addresses and secrets of the stores, folders, configuration.
 
     It travels to a Spark task by a one-time ticket (cluster/tickets.py).
-    `conf` holds no secret key: addresses and passwords are in `zookeeper` and `redis`.
+    `conf` holds no secret key: addresses and passwords are in `zookeeper`, `redis` (the home store) and `other_redis`.
 
     `nodes` are the emulated supervisors of each machine; when empty, the machine is one node under its own host name.
     A node has `slots_per_node` ports, or (0) as many as slots happen to land there: Spark places them, not we.
@@ -61,6 +61,12 @@ class SlotSpec:
     driver_number: int = 1
     entry: str = ""
     racks: Mapping[str, str] = field(default_factory=dict)
+    other_redis: tuple[RedisAddress, ...] = ()
+
+    @property
+    def stores(self) -> RedisStores:
+        """All stores; `redis` is the home store."""
+        return RedisStores(self.redis, self.other_redis)
 
     def ports(self) -> range:
         """The ports that a node may have."""

@@ -129,7 +129,7 @@ def _hosts(reading: Reading, topologies: Mapping[str, TopologyView]) -> dict[str
             {node.supervisor_id: _node(node, slots, workers) for node in nodes},
             None if mark is None else "drained" if mark.is_drained else "excluded",
             mark.reason if mark else "",
-            next((each.store_problem for each in nodes if each.store_problem), ""),
+            next((each.unreached for each in nodes if each.unreached), ""),
             tuple(slots),
             sum(each.topology_id is not None for each in slots),
             ", ".join(sorted({rack for each in nodes if isinstance(rack := each.scheduler_meta.get("rack"), str)})) or None,
@@ -156,7 +156,7 @@ def _node(node: SupervisorInfo, slots: list[SlotView], workers: Mapping[str, Wor
         cpu,
         _known_sum(sizes),
         _known_sum(shares),
-        node.store_problem,
+        node.unreached,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Self
 
-from sparkstorm.model.status import JsonValue, PendingAction, TopologyStatus
+from sparkstorm.model.status import ADDED_LATER, JsonValue, PendingAction, TopologyStatus
 
 
 # Tuples rather than dataclasses: schedulers hash and sort hundreds of thousands of these.
@@ -132,6 +132,7 @@ class TopologyBase:
     activations: int = 0  # requests that activated it: a worker that pauses a component goes on at the next one
     version: int = 0  # grows with every change, so that an old record that is put back is recognised
     paused: str = ""  # why Nimbus deactivated it: most inputs of a component fail; empty when it did not
+    store: str = field(default="", metadata=ADDED_LATER)  # name of the Redis that holds all its data; empty: the home store
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,15 @@ class SupervisorInfo:
     trials: Mapping[str, str] | None = None  # why submitted code does not open here ("": it does) by blob key; None: never tried
     store_problem: str = ""  # why this host does not reach Redis; empty while it does
     store_away_ms: int = 0  # for how long, when the record was written
+    # Why this host does not reach each of the cluster's other stores, by name; empty while it does. Its keys are the
+    # stores that the host's slots know.
+    other_stores: Mapping[str, str] = field(default_factory=dict, metadata=ADDED_LATER)
+
+    @property
+    def unreached(self) -> str:
+        """Why this host does not reach its stores, all of them in one text; empty while it does."""
+        others = (f"store {name}: {problem}" for name, problem in sorted(self.other_stores.items()) if problem)
+        return "; ".join([self.store_problem] * bool(self.store_problem) + list(others))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,12 @@ transitions are in scheduling/lifecycle.py.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+
+ADDED_LATER: Mapping[str, bool] = MappingProxyType({"added later": True})
+"""Metadata of a field that records of earlier versions lack; they are read with its default (model/strict.py)."""
 
 
 class TopologyStatus(StrEnum):

@@ -16,15 +16,12 @@ from typing import Annotated, Any, TypeAlias, TypeVar, Union, cast, get_args, ge
 
 from sparkstorm.errors import SparkStormError, show
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.model.status import JsonValue
+from sparkstorm.model.status import ADDED_LATER, JsonValue
 
 _DEPTH_LIMIT = 64
 
 T = TypeVar("T")
 Reader: TypeAlias = Callable[[object], Any]
-
-ADDED_LATER: Mapping[str, bool] = types.MappingProxyType({"added later": True})
-"""Metadata of a field that records of earlier versions lack; they are read with its default."""
 
 
 class UnfitValueError(ValueError):

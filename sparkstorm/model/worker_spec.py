@@ -3,15 +3,15 @@
 Tasks and secrets come from this line only, not from environment variables, arguments or files.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkstorm.errors import StoreInconsistentError
 from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.model.records import decode_record, encode_record
-from sparkstorm.model.status import JsonValue
-from sparkstorm.model.strict import ADDED_LATER, UnfitValueError, read_as
+from sparkstorm.model.status import ADDED_LATER, JsonValue
+from sparkstorm.model.strict import UnfitValueError, read_as
 from sparkstorm.tls import NO_FILES, TlsFiles
 
 MAX_SPEC_BYTES = 16 * 1024 * 1024
@@ -22,7 +22,10 @@ MOST_LOSSES = 5
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
-    """Address and credentials of a Redis; an empty password or user means none. A repr does not show the password."""
+    """Address and credentials of a Redis; an empty password or user means none. A repr does not show the password.
+
+    `name` tells the stores of a cluster apart; the only store of a cluster has none.
+    """
 
     host: str
     port: int
@@ -31,10 +34,45 @@ class RedisAddress:
     db: int = 0
     tls: bool = False
     tls_files: TlsFiles = field(default=NO_FILES, metadata=ADDED_LATER)
+    name: str = field(default="", metadata=ADDED_LATER)
 
     def tls_options(self) -> dict[str, Any]:
         """Return redis-py's options for `tls`; InvalidConfigError names a file that this host cannot use."""
         return self.tls_files.for_redis() if self.tls else {}
+
+
+@dataclass(frozen=True, slots=True)
+class RedisStores:
+    """Redis servers of a cluster: the home store, which also holds the code of all topologies, and the others.
+
+    Each topology has all its data in one of them, which its base names (`TopologyBase.store`). The home store is also
+    the one of topologies whose base names none: those of a cluster with one store, and of earlier versions.
+    """
+
+    home: RedisAddress
+    others: tuple[RedisAddress, ...] = ()
+
+    def all(self) -> tuple[RedisAddress, ...]:
+        """Return the stores in the order of the configuration, the home store first."""
+        return (self.home, *self.others)
+
+    def of(self, topology_id: str, store: str) -> RedisAddress:
+        """Return the store of that name; StoreInconsistentError when there is none, in words about the topology."""
+        if store in ("", self.home.name):
+            return self.home
+        for other in self.others:
+            if other.name == store:
+                return other
+        raise unknown_store(topology_id, store, [each.name for each in self.all()])
+
+
+def unknown_store(topology_id: str, store: str, known: Sequence[str]) -> StoreInconsistentError:
+    """Return the error of a topology whose store is not among the known ones."""
+    there = ", ".join(name for name in known if name) or "one store without a name"
+    return StoreInconsistentError(
+        f"the data of {topology_id} are in the store {store!r}, which is not known here ({there}): put it back into "
+        "sparkstorm.redis.urls under that name and start the driver again; a client needs the cluster's present connection.json"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ Left out: JStorm's sleep of ten seconds between the end of the workers and that 
 deleted: what exists is compared with what is named, so nothing is lost with a list.
 """
 
+import contextlib
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import StoreInconsistentError, StoreUnavailableError, TamperedBlobError
+from sparkstorm.errors import OneStoreAwayError, StoreInconsistentError, StoreUnavailableError, TamperedBlobError
 from sparkstorm.model.assignment import TopologyBase
 from sparkstorm.model.requests import is_id_of, topology_name
 from sparkstorm.model.status import Action, PendingAction, TopologyStatus
@@ -29,6 +30,11 @@ _CHUNKS_MS = 3_600_000  # between two scans for chunks without metadata
 _FORGOTTEN_MS = (
     3_600_000  # between two comparisons of bases with the data of all topologies; the first is at the begin of a leadership
 )
+# Between two tries to reach one of several stores: each keeps the topologies of the others waiting
+# for two seconds (redis_cleanup). Half would be a tenth of Nimbus's time; double lets a killed
+# topology's name be taken for that much longer.
+_RETIRE_AGAIN_MS = 10_000
+_ASK_AGAIN_MS = 60_000  # the same for a look that nobody waits for
 
 
 class TopologyCleanup:
@@ -44,15 +50,18 @@ class TopologyCleanup:
         self._next_chunks_ms = 0
         self.forgotten: Mapping[str, int] = {}
         """Number of keys by id of topologies that have data, and no base though they never ended."""
+        self._kept: dict[str, tuple[str, int]] = {}  # killed topologies whose data cannot be deleted: why, and when next
         self.revived: Collection[str] = ()
         """Ids of topologies that have a base, though they have ended in Redis."""
         self._next_look_ms = 0
+        self._stores_away_until_ms = 0
 
     @property
     def problems(self) -> dict[str, str]:
         """A sentence per topology that ZooKeeper has forgotten, or has again, by its id."""
         forgotten = {topology_id: _sentence(topology_id, keys) for topology_id, keys in self.forgotten.items()}
-        return forgotten | {topology_id: _revived_sentence(topology_id) for topology_id in self.revived}
+        kept = {each: f"it was killed, and its data cannot be deleted yet: {problem}" for each, (problem, _) in self._kept.items()}
+        return forgotten | {topology_id: _revived_sentence(topology_id) for topology_id in self.revived} | kept
 
     def forgotten_of(self, name: str) -> list[str]:
         """Return the sentences on the forgotten topologies of that name."""
@@ -76,12 +85,28 @@ class TopologyCleanup:
         if not is_due and self._state.worker_beat_slots(topology_id):
             return False
         # An heir takes the data over when this topology is gone; see nimbus/deploy.py.
-        if not (base.pending and base.pending.has_heir):
-            self._hooks.retirement.retire(topology_id)
+        if not (base.pending and base.pending.has_heir) and not self._retire(base, now_ms):
+            return False
         self._state.remove_topology(topology_id)
         # The base went last: while it is there, a Nimbus that follows goes on from here.
         self.revived = [each for each in self.revived if each != topology_id]
         self._next_sweep_ms = 0
+        return True
+
+    def _retire(self, base: TopologyBase, now_ms: int) -> bool:
+        """Delete its data; False while its store, one of several, does not answer or is not known."""
+        topology_id = base.topology_id
+        problem, again_ms = self._kept.get(topology_id, ("", now_ms))
+        if now_ms < again_ms:
+            return False
+        try:
+            self._hooks.store(topology_id, base.store).retire(topology_id)
+        except (OneStoreAwayError, StoreInconsistentError) as error:
+            if str(error) != problem:
+                _LOG.error("%s is killed, and its data cannot be deleted yet: %s", topology_id, error)
+            self._kept[topology_id] = (str(error), now_ms + _RETIRE_AGAIN_MS)
+            return False
+        self._kept.pop(topology_id, None)
         return True
 
     def _stop_workers(self, base: TopologyBase, now_ms: int) -> None:
@@ -93,13 +118,14 @@ class TopologyCleanup:
         self._state.remove_assignment(base.topology_id)
 
     def forget(self, topology_id: str) -> None:
-        """Remove all traces of an id that never became a topology, and its data.
+        """Remove all traces of an id that never became a topology, and its data, in whichever store they are.
 
         First goes the mark that its initial state is whole: should the rest be cut, no request can begin with a part of it.
         """
         if topology_id not in self._state.topology_ids():
             self._state.remove_worker_beats(topology_id)
-            self._hooks.retirement.retire(topology_id)
+            for store in self._hooks.all_stores():
+                store.retire(topology_id)
             self._state.remove_topology(topology_id)
             self.forgotten = {each: keys for each, keys in self.forgotten.items() if each != topology_id}
 
@@ -118,11 +144,14 @@ class TopologyCleanup:
         # could be lost, and then nobody would know.
         left = known - ids
         is_due = bool(left - self.forgotten.keys()) or now_ms >= self._next_look_ms
-        if is_due and not self._compare_with_data(ids, reading, now_ms):
+        # A store that does not answer is not asked in each sweep: the topologies of the others would
+        # wait for it.
+        if is_due and (now_ms < self._stores_away_until_ms or not self._compare_with_data(ids, reading, now_ms)):
             left = set()  # what looks like a trace may be all that is left of a topology's records
         for topology_id in sorted(left - self.forgotten.keys()):
             _LOG.info("removing what was left of %s", topology_id)
-            self.forget(topology_id)
+            with contextlib.suppress(OneStoreAwayError):  # the next sweep finds it again
+                self.forget(topology_id)
         # A record that cannot be read may name any blob.
         if is_whole and not reading.problems:
             self._sweep_blobs(reading, named, now_ms)
@@ -138,9 +167,12 @@ class TopologyCleanup:
         # A topology that is being killed has a tombstone and a base for a moment, as it should.
         live = {each for each, base in reading.bases.items() if base.status != TopologyStatus.KILLED} - named
         try:
-            kept, ended = self._hooks.retirement.unended(), sorted(self._hooks.retirement.ended(live))
-        except StoreUnavailableError as error:
+            stores = self._hooks.all_stores()
+            kept = {each: keys for store in stores for each, keys in store.unended().items()}
+            ended = sorted({each for store in stores for each in store.ended(live)})
+        except (StoreUnavailableError, OneStoreAwayError) as error:
             _LOG.warning("the topologies cannot be compared with their data: %s", error)
+            self._stores_away_until_ms = now_ms + _ASK_AGAIN_MS if isinstance(error, OneStoreAwayError) else 0
             return False
         here = named | set(self._state.topology_ids())
         # Said and not deleted: ZooKeeper may have been emptied by mistake, and these keys are then

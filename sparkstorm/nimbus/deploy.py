@@ -43,6 +43,7 @@ class Deploys:
         """Store everything, the record last; a Nimbus that dies in between is followed by one that stores it again."""
         base, parts = request.base, self._parts
         assert base is not None
+        base = replace(base, store=old.store)  # where the data are that it takes over, or that end with the old one
         before = parts.state.read_outline(old.topology_id)
         if before is None:
             raise StoreInconsistentError(f"topology {old.topology_id}: its outline is missing; kill it and submit again")
@@ -104,7 +105,7 @@ class Deploys:
             if deploy.inherits:
                 # Before the assignment: a worker that claims first would find nothing, and begin
                 # from nothing.
-                parts.hooks.retirement.hand_over(deploy.old_id, new_id)
+                parts.hooks.store(new_id, deploy.base.store).hand_over(deploy.old_id, new_id)
             try:
                 parts.assigner.assign_new(deploy.base, reading, now_ms)
             except StoreUnavailableError:
@@ -155,7 +156,7 @@ class Deploys:
         """End the deploy; its record goes last, so that a Nimbus that dies in between ends it again."""
         parts, topology_id = self._parts, deploy.base.topology_id
         if not deploy.inherits:
-            parts.hooks.retirement.retire(deploy.old_id)
+            parts.hooks.store(deploy.old_id, deploy.base.store).retire(deploy.old_id)
         if deploy.refusal:
             text = f"hot deploy of {name} refused, the old one is back as {topology_id}: {deploy.refusal}"
             parts.outcomes.refuse(deploy.request_id, now_ms, FailedAssignTopologyError(text))
@@ -174,7 +175,7 @@ class Deploys:
         """Give up a deploy whose old topology is gone and whose new one cannot start."""
         error = FailedAssignTopologyError(f"the hot deploy of {name} was called off by a kill")
         self._parts.outcomes.refuse(deploy.request_id, now_ms, error)
-        self._parts.hooks.retirement.retire(deploy.old_id)
+        self._parts.hooks.store(deploy.old_id, deploy.base.store).retire(deploy.old_id)
         for base in deploy.bases():
             self._parts.cleanup.forget(base.topology_id)
         self._parts.state.remove_deploy(name)

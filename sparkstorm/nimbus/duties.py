@@ -19,6 +19,7 @@ from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import FailedAssignTopologyError, StoreInconsistentError
 from sparkstorm.model.assignment import SupervisorInfo, TopologyBase, WorkerSlot
 from sparkstorm.model.status import TopologyStatus
+from sparkstorm.model.worker_spec import unknown_store
 from sparkstorm.nimbus.assigner import Assigner
 from sparkstorm.nimbus.assignment_restorer import AssignmentRestorer
 from sparkstorm.nimbus.cleanup import TopologyCleanup
@@ -127,13 +128,19 @@ class NimbusDuties:
             "requests": self._requests.problems,
             "upgrades": self._upgrades.problems,
             "cleanup": self.cleanup.problems,
-            "stores": self._stores.problems,
+            "stores": {**self._stores.problems, **self._without_store(reading)},
             "leader": {},
             "turn": {},
         }
         for finder, problems in found.items():
             self.board.put(finder, problems)
         self.board.show(now_ms)
+
+    def _without_store(self, reading: Reading) -> dict[str, str]:
+        """Return a sentence for each topology whose data are in a store that is not among this driver's."""
+        known = ("", *self._hooks.store_names)
+        bases = [base for base in reading.bases.values() if base.store not in known and base.status != TopologyStatus.KILLED]
+        return {base.topology_id: str(unknown_store(base.topology_id, base.store, self._hooks.store_names)) for base in bases}
 
     def _read(self, now_ms: int) -> Reading:
         self._changed_nodes.clear()
@@ -190,7 +197,7 @@ class NimbusDuties:
             known = self._info_by_node.get(node)
             if known is None or not set(known.ports).issuperset(info.ports):
                 return True
-            if bool(known.store_problem) is not bool(info.store_problem):
+            if _reached(known) != _reached(info):
                 return True
             self._next.is_asked |= not (known.trials or {}).keys() >= (info.trials or {}).keys()
         return False
@@ -284,3 +291,8 @@ class NimbusDuties:
             slot, assignment = WorkerSlot(beat.node, beat.port), reading.snapshot.assignments.get(beat.topology_id)
             if beat.node in gone and assignment is not None and not assignment.executors_at(slot):
                 self._state.remove_worker_beat(beat.topology_id, slot)
+
+
+def _reached(info: SupervisorInfo) -> tuple[bool, ...]:
+    """Return which stores a supervisor's host reaches."""
+    return (not info.store_problem, *(not problem for problem in info.other_stores.values()))

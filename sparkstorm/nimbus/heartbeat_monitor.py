@@ -123,45 +123,75 @@ def _running(snapshot: Snapshot) -> dict[str, Assignment]:
 
 
 class StoreWatch:
-    """StoreReach between rounds; with `nimbus.reassign: false` hosts are named and nothing is moved."""
+    """StoreReach of each store between rounds; with `nimbus.reassign: false` hosts are named and nothing is moved.
+
+    A host that alone is cut from one of several stores counts as cut: its workers may be those of any topology, and a
+    scheduler places all topologies on the same hosts. A store that no host reaches moves nothing.
+    """
 
     def __init__(self, settings: NimbusSettings) -> None:
         self._timeout_ms, self._moves = settings.store_timeout_ms, settings.reassigns
-        self._reach = StoreReach()
+        self._reach: dict[str, StoreReach] = {"": StoreReach()}  # by store; the home store's name is empty here
 
     @property
     def due_ms(self) -> int | None:
         """Return when workers are to be moved next."""
-        return self._reach.due_ms(self._timeout_ms)
+        dues = [due_ms for each in self._reach.values() if (due_ms := each.due_ms(self._timeout_ms)) is not None]
+        return min(dues, default=None)
 
     def observe(self, supervisors: Iterable[SupervisorInfo], now_ms: int) -> None:
         """Take in what was read."""
-        before, self._reach = self._reach, look_at_stores(self._reach, supervisors, now_ms, self._timeout_ms)
-        for host in sorted(before.cut.keys() ^ self._reach.cut.keys()):
-            _LOG.warning("host %s %s", host, "does not reach Redis" if host in self._reach.cut else "reaches Redis again")
+        infos, reach = list(supervisors), self._reach
+        self._reach = {}
+        for store in ("", *sorted({store for info in infos for store in info.other_stores})):
+            before = reach.get(store, StoreReach())
+            self._reach[store] = found = look_at_stores(before, _ways_to(store, infos), now_ms, self._timeout_ms)
+            for host in sorted(before.cut.keys() ^ found.cut.keys()):
+                verb = "does not reach" if host in found.cut else "reaches"
+                again = "" if host in found.cut else " again"
+                _LOG.warning("host %s %s %s%s", host, verb, _name_of(store), again)
 
     def usable(self, snapshot: Snapshot, alive: Alive) -> tuple[Snapshot, Alive]:
         """Return what a scheduler may see: hosts that were given up offer nothing, and no worker lives there."""
         # With nimbus.reassign: false the operator moves workers; the sentence about the host stays.
-        return vacated(snapshot, alive, self._reach.given_up) if self._moves else (snapshot, alive)
+        given_up = frozenset[str]().union(*(each.given_up for each in self._reach.values()))
+        return vacated(snapshot, alive, given_up) if self._moves else (snapshot, alive)
 
     @property
     def problems(self) -> dict[str, str]:
-        """A sentence for each cut host, one for all when no host reaches Redis."""
-        cut = self._reach.cut
-        # Moving helps nobody when all hosts are cut off: it is Redis that is away.
-        if self._reach.is_general:
-            first = min(cut.values(), key=lambda each: each.since_ms)
-            return {"redis": f"no host reaches Redis since {_clock(first)}: {first.problem}; all workers stay in place"}
-        return {f"host {host}": self._sentence(host, each) for host, each in sorted(cut.items())}
+        """A sentence for each cut host, one for all when no host reaches a store."""
+        found: dict[str, str] = {}
+        for store, reach in self._reach.items():
+            # Moving helps nobody when all hosts are cut off: it is Redis that is away.
+            if reach.is_general:
+                first = min(reach.cut.values(), key=lambda each: each.since_ms)
+                text = f"no host reaches {_name_of(store)} since {_clock(first)}: {first.problem}; all workers stay in place"
+                found[f"redis {store}".rstrip()] = text
+                continue
+            for host, each in sorted(reach.cut.items()):
+                about, sentence = f"host {host}", self._sentence(host, store, each, host in reach.given_up)
+                found[about] = f"{found[about]}; {sentence}" if about in found else sentence
+        return found
 
-    def _sentence(self, host: str, cut: Cut) -> str:
+    def _sentence(self, host: str, store: str, cut: Cut, is_given_up: bool) -> str:
         then = f"its workers are moved when that has lasted {self._timeout_ms / 1000:g} s (sparkstorm.worker.store.timeout.secs)"
         if not self._moves:
             then = "its workers stay there (nimbus.reassign is false)"
-        elif host in self._reach.given_up:
+        elif is_given_up:
             then = "its workers are moved to other hosts, and it gets none until it does"
-        return f"{host} does not reach Redis since {_clock(cut)}: {cut.problem}; {then}"
+        return f"{host} does not reach {_name_of(store)} since {_clock(cut)}: {cut.problem}; {then}"
+
+
+def _ways_to(store: str, infos: Iterable[SupervisorInfo]) -> Iterable[SupervisorInfo]:
+    """Return the supervisors that know a store, as if it were the only one."""
+    if not store:
+        return infos
+    knowing = (info for info in infos if store in info.other_stores)
+    return [replace(info, store_problem=info.other_stores[store], store_away_ms=0) for info in knowing]
+
+
+def _name_of(store: str) -> str:
+    return f"Redis {store}" if store else "Redis"
 
 
 def _clock(cut: Cut) -> str:

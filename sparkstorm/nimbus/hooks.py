@@ -7,12 +7,15 @@ that are made anew with each leadership and some did not.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
+from sparkstorm.errors import OneStoreAwayError, StoreUnavailableError
+from sparkstorm.model.worker_spec import unknown_store
 
 _LOG = logging.getLogger(__name__)
 
@@ -63,6 +66,37 @@ class NothingToRetire:
         return ()
 
 
+class _OneOfSeveral:
+    """Retirement of one of several stores: one that does not answer must not end Nimbus's turn, which serves them all."""
+
+    def __init__(self, store: TopologyRetirement) -> None:
+        self._store = store
+
+    def retire(self, topology_id: str) -> None:
+        with _said_apart():
+            self._store.retire(topology_id)
+
+    def hand_over(self, old_id: str, new_id: str) -> None:
+        with _said_apart():
+            self._store.hand_over(old_id, new_id)
+
+    def unended(self) -> Mapping[str, int]:
+        with _said_apart():
+            return self._store.unended()
+
+    def ended(self, topology_ids: Collection[str]) -> Collection[str]:
+        with _said_apart():
+            return self._store.ended(topology_ids)
+
+
+@contextlib.contextmanager
+def _said_apart() -> Iterator[None]:
+    try:
+        yield
+    except StoreUnavailableError as error:
+        raise OneStoreAwayError(str(error)) from error
+
+
 def _never(_leader: NimbusInfo) -> bool:
     return False
 
@@ -82,7 +116,30 @@ class NimbusHooks:
     # May be set later too: the clean-up asks for it at each call, since tests look at what a store
     # was told.
     retirement: TopologyRetirement = field(default_factory=NothingToRetire)
+    """Of the home store, which is the only one as a rule; its name is `home`."""
+    home: str = ""
+    other_stores: Mapping[str, TopologyRetirement] = field(default_factory=dict)
+    """Of the other stores by name, in the order of sparkstorm.redis.urls."""
     listeners: list[TopologyActionListener] = field(default_factory=list)
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """Names of the stores, the home store's first."""
+        return (self.home, *self.other_stores)
+
+    def store(self, topology_id: str, name: str) -> TopologyRetirement:
+        """Return the retirement of a topology's store; StoreInconsistentError when its driver knows no store of that name."""
+        if not self.other_stores and name in ("", self.home):
+            return self.retirement
+        if name in ("", self.home):
+            return _OneOfSeveral(self.retirement)
+        if name not in self.other_stores:
+            raise unknown_store(topology_id, name, self.store_names)
+        return _OneOfSeveral(self.other_stores[name])
+
+    def all_stores(self) -> list[TopologyRetirement]:
+        """Return the retirement of every store."""
+        return [self.store("", name) for name in self.store_names]
 
     def notify(self, topology_name: str, action: str) -> None:
         """Tell the listeners; what they raise is logged (S0.51)."""

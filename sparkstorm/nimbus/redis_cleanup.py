@@ -18,19 +18,21 @@ from sparkstorm.transport.reader import RedisReader, end, names_of
 
 # A turn of Nimbus waits for it, so less than the 30 s after which workers are taken for dead. A
 # Redis that is away longer ends the turn, and the next one tries again.
-_PATIENCE_S = 10.0
+PATIENCE_S = 10.0
+# With several stores the topologies of the others wait meanwhile.
+PATIENCE_OF_SEVERAL_S = 2.0
 _KEY = re.compile(r"\{([^{}]+)\}:")
 
 
 class RedisRetirement:
     """TopologyRetirement over the data plane's keys."""
 
-    def __init__(self, address: RedisAddress) -> None:
-        self._address = address
+    def __init__(self, address: RedisAddress, patience_s: float = PATIENCE_S) -> None:
+        self._address, self._patience_s = address, patience_s
 
     def retire(self, topology_id: str) -> None:
         """Delete every key of the topology but its dead letters and its tombstone."""
-        reader = RedisReader(self._address, topology_id, _PATIENCE_S)
+        reader = RedisReader(self._address, topology_id, self._patience_s)
         try:
             reader.delete()
         finally:
@@ -38,7 +40,7 @@ class RedisRetirement:
 
     def unended(self) -> dict[str, int]:
         """Count the keys of each topology that workers have claimed and that has no tombstone: one scan of all names."""
-        link = Link(self._address, _PATIENCE_S)
+        link = Link(self._address, self._patience_s)
         try:
             # Names alone: reading what lies there would be a load on the store for a check that is
             # made once an hour.
@@ -59,7 +61,7 @@ class RedisRetirement:
         if not topology_ids:
             return []
         ids = sorted(topology_ids)
-        link = Link(self._address, _PATIENCE_S)
+        link = Link(self._address, self._patience_s)
         try:
             have_ended = link.ask(*(("EXISTS", Keys(each)("ended")) for each in ids))
             return [each for each, has_ended in zip(ids, have_ended, strict=True) if has_ended]
@@ -69,7 +71,7 @@ class RedisRetirement:
     def hand_over(self, old_id: str, new_id: str) -> None:
         """Rename the old topology's keys to the new one's, unless the old one has ended before."""
         old = Keys(old_id)
-        link = Link(self._address, _PATIENCE_S)
+        link = Link(self._address, self._patience_s)
         try:
             # The tombstone decides once who inherits: a leader that was deposed and goes on late
             # finds another name, or none.

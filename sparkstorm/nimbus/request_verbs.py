@@ -7,18 +7,21 @@ Source: Storm's Nimbus.java and JStorm's ServiceHandler for what each verb does;
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
 from sparkstorm.cluster.nimbus_state import Deploy
 from sparkstorm.cluster.request_checks import checked_rebalance
+from sparkstorm.cluster.store_choice import check_kept, choose_store
 from sparkstorm.errors import (
     AlreadyAliveError,
     IllegalTransitionError,
     InvalidConfigError,
     InvalidTopologyError,
     NotAliveError,
+    OneStoreAwayError,
     StoreInconsistentError,
     TamperedBlobError,
 )
@@ -118,7 +121,9 @@ class RequestVerbs:
         if request.kind is RequestKind.REBALANCE:
             self._check_codes(base, self._options(request, base), reading)
         if request.kind in KINDS:
-            self._upgrades.check(request, base, self._new_outline(request), reading, now_ms)
+            outline = self._new_outline(request)
+            self._check_kept(request, base)
+            self._upgrades.check(request, base, outline, reading, now_ms)
         return base.topology_id
 
     def _check_free(self, name: str, reading: Reading) -> None:
@@ -153,7 +158,8 @@ class RequestVerbs:
     def undo(self, request: Request) -> None:
         """Take back what an accepted request has written that is refused now; a cut here is made good by the sweep."""
         if request.kind is RequestKind.SUBMIT:
-            self._parts.cleanup.forget(request.topology_id)
+            with contextlib.suppress(OneStoreAwayError):
+                self._parts.cleanup.forget(request.topology_id)
 
     # -- submit and update ---------------------------------------------------------------------------------------
 
@@ -167,7 +173,9 @@ class RequestVerbs:
                 raise StoreInconsistentError(
                     f"the initial state of {base.topology_id} was swept before its request came; submit {base.name} again"
                 )
-            parts.assigner.write_records(base, self._outline(request))
+            outline = self._outline(request)
+            base = replace(base, store=self._new_store(base, reading))
+            parts.assigner.write_records(base, outline)
             parts.assigner.assign_new(base, reading, now_ms)
             parts.hooks.notify(base.name, "startTopology")
             # Said, not refused: a name may be used again. But whoever expects the old states must
@@ -187,8 +195,23 @@ class RequestVerbs:
             if deploy.request_id == request.id:
                 return False  # the deploys' duty goes on with it
             raise AlreadyAliveError(f"another hot deploy of {request.name} is under way; wait for it")
-        self._deploys.begin(request, self._meant(request, reading), self._outline(request), now_ms)
+        old, outline = self._meant(request, reading), self._outline(request)
+        self._check_kept(request, old)
+        self._deploys.begin(request, old, outline, now_ms)
         return True
+
+    def _new_store(self, base: TopologyBase, reading: Reading) -> str:
+        """Return the name of the store that a new topology's data will lie in; it is decided here and nowhere else."""
+        hooks, supervisors = self._parts.hooks, reading.snapshot.supervisors.values()
+        return choose_store(base.name, self._wanted_store(base), hooks.store_names, reading.bases.values(), supervisors)
+
+    def _wanted_store(self, base: TopologyBase) -> str | None:
+        return SubmissionSettings.of({**self._parts.conf, **self._parts.reader.topology_conf(base.conf_key)}).store
+
+    def _check_kept(self, request: Request, running: TopologyBase) -> None:
+        """Refuse new code whose configuration names another store than the one of the topology that runs."""
+        if request.base is not None:
+            check_kept(running.name, self._wanted_store(request.base), running.store, self._parts.hooks.home)
 
     def _outline(self, request: Request) -> TopologyOutline:
         """Read the outline that the client stored, and check it against the base; all blobs must be there."""

@@ -6,10 +6,12 @@ Law: nothing here connects to anything. What is not configured is for whoever st
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sparkstorm.config import Conf
 from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.worker_spec import RedisAddress, RedisStores
 from sparkstorm.settings import StoreSettings
 from sparkstorm.stores.connection import parse_redis_url
 from sparkstorm.stores.passwords import REDIS, REDIS_VIEWER, ZOOKEEPER, password_of
@@ -30,12 +32,33 @@ def connection_path(conf: Conf) -> Path:
 def check_addresses(conf: Conf) -> None:
     """Read the configured addresses and passwords, and connect to nothing; InvalidConfigError names what is unfit."""
     settings = StoreSettings.of(conf)
-    if settings.redis_url:
-        parse_redis_url(settings.redis_url, password_of(conf, REDIS))
+    if redis_stores(conf):
         password_of(conf, REDIS_VIEWER)
     tls_files(conf)
     password_of(conf, ZOOKEEPER)
     zookeeper_hosts(settings.zookeeper_servers or (), settings.zookeeper_default_port)
+
+
+def redis_stores(conf: Conf) -> RedisStores | None:
+    """Return the user's own stores, None when one is to be embedded; InvalidConfigError names an URL that is unfit."""
+    settings = StoreSettings.of(conf)
+    password, files = password_of(conf, REDIS), tls_files(conf)
+    if settings.redis_url and not settings.redis_urls:
+        return RedisStores(parse_redis_url(settings.redis_url, password, files))
+    found: list[RedisAddress] = []
+    for number, url in enumerate(settings.own_redis(), 1):
+        where = f"sparkstorm.redis.urls, number {number}"
+        if not isinstance(url, str):
+            raise InvalidConfigError(f"{where}: expected the URL of a Redis as a text")
+        at = parse_redis_url(url, password, files, where)
+        at = at if at.name else replace(at, name=f"{at.host}:{at.port}{f'/{at.db}' if at.db else ''}")
+        for earlier, other in enumerate(found, 1):
+            # One server under two names would get two shares of the topologies, and Nimbus would
+            # find the keys of each topology twice.
+            if at.name == other.name or (at.host, at.port, at.db) == (other.host, other.port, other.db):
+                raise InvalidConfigError(f"{where} is the same store as number {earlier} ({other.name}): name each store once")
+        found.append(at)
+    return RedisStores(found[0], tuple(found[1:])) if found else None
 
 
 def tls_files(conf: Conf) -> TlsFiles:
@@ -46,10 +69,10 @@ def tls_files(conf: Conf) -> TlsFiles:
     # he does.
     if settings.zookeeper_tls and not settings.zookeeper_servers:
         raise InvalidConfigError("storm.zookeeper.ssl.enable is for your own ZooKeeper: name its hosts in storm.zookeeper.servers")
-    is_used = settings.zookeeper_tls or (settings.redis_url or "").startswith("rediss:")
+    is_used = settings.zookeeper_tls or any(str(url).startswith("rediss:") for url in settings.own_redis())
     if files != NO_FILES and not is_used:
         raise InvalidConfigError(
-            "sparkstorm.tls.* is set and no connection is encrypted: write rediss:// in sparkstorm.redis.url, or set "
+            "sparkstorm.tls.* is set and no connection is encrypted: write rediss:// in the URL of your Redis, or set "
             "storm.zookeeper.ssl.enable"
         )
     files.check()

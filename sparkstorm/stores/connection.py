@@ -10,16 +10,18 @@ from __future__ import annotations
 import contextlib
 import hmac
 import os
+import re
 import secrets
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from sparkstorm.errors import InvalidConfigError, StoreInconsistentError
 from sparkstorm.model.records import decode_record, encode_record
-from sparkstorm.model.strict import ADDED_LATER
-from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.model.status import ADDED_LATER
+from sparkstorm.model.worker_spec import RedisAddress, RedisStores
 from sparkstorm.tls import NO_FILES, TlsFiles
 
 VIEWER = "sparkstorm-viewer"  # user of a cluster's ZooKeeper and embedded Redis that may only read
@@ -29,7 +31,8 @@ _SECRET_BYTES = 32
 # ever.
 _MAX_FILE_BYTES = 64 * 1024
 _DEFAULT_REDIS_PORT = 6379
-_URL_FORM = "expected redis://[[user]:password@]host[:port][/db]"
+_URL_FORM = "expected redis://[[user]:password@]host[:port][/db][#name]"
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,60}")  # short and harmless: it stands in records, messages and tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,12 @@ class Connection:
     redis: RedisAddress
     zookeeper: ZooKeeperEndpoint
     secret: str = field(repr=False)
+    other_redis: tuple[RedisAddress, ...] = field(default=(), metadata=ADDED_LATER)
+
+    @property
+    def stores(self) -> RedisStores:
+        """All stores; `redis` is the home store."""
+        return RedisStores(self.redis, self.other_redis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +67,12 @@ class ReadOnlyConnection:
 
     redis: RedisAddress
     zookeeper: ZooKeeperEndpoint
+    other_redis: tuple[RedisAddress, ...] = field(default=(), metadata=ADDED_LATER)
+
+    @property
+    def stores(self) -> RedisStores:
+        """All stores; `redis` is the home store."""
+        return RedisStores(self.redis, self.other_redis)
 
 
 def new_secret() -> str:
@@ -95,10 +110,12 @@ def derive(secret: str, purpose: str) -> bytes:
     return hmac.digest(bytes.fromhex(secret), f"sparkstorm {purpose}".encode(), "sha256")
 
 
-def parse_redis_url(url: str, password: str | None = None, files: TlsFiles = NO_FILES) -> RedisAddress:
-    """Read sparkstorm.redis.url; `password` is used where the URL has none, `files` where it is rediss://.
+def parse_redis_url(
+    url: str, password: str | None = None, files: TlsFiles = NO_FILES, where: str = "sparkstorm.redis.url"
+) -> RedisAddress:
+    """Read the URL of a Redis; `password` is used where the URL has none, `files` where it is rediss://.
 
-    Raises InvalidConfigError, which never quotes the URL: it may hold a password.
+    Raises InvalidConfigError, which names `where` and never quotes the URL: it may hold a password.
     """
     try:
         parts = urlsplit(url)
@@ -106,13 +123,15 @@ def parse_redis_url(url: str, password: str | None = None, files: TlsFiles = NO_
         db = int(parts.path.strip("/") or 0)
     except ValueError:
         # its text, and so a traceback, could show a part of the password
-        raise InvalidConfigError(f"sparkstorm.redis.url: bad port or database; {_URL_FORM}") from None
-    if parts.scheme not in ("redis", "rediss") or not parts.hostname or db < 0 or parts.query or parts.fragment:
-        raise InvalidConfigError(f"sparkstorm.redis.url: {_URL_FORM}, with rediss:// for TLS")
+        raise InvalidConfigError(f"{where}: bad port or database; {_URL_FORM}") from None
+    if parts.scheme not in ("redis", "rediss") or not parts.hostname or db < 0 or parts.query:
+        raise InvalidConfigError(f"{where}: {_URL_FORM}, with rediss:// for TLS")
+    if parts.fragment and not _NAME.fullmatch(parts.fragment):
+        raise InvalidConfigError(f"{where}: a store's name (#name) has up to 60 letters, digits, dots, dashes or underscores")
     secret = unquote(parts.password or "") or password or ""
     is_tls = parts.scheme == "rediss"
     user = unquote(parts.username or "")
-    return RedisAddress(parts.hostname, port, secret, user, db, is_tls, files if is_tls else NO_FILES)
+    return RedisAddress(parts.hostname, port, secret, user, db, is_tls, files if is_tls else NO_FILES, parts.fragment)
 
 
 def save_connection(path: Path, connection: Connection | ReadOnlyConnection) -> None:

@@ -17,7 +17,7 @@ from sparkstorm.config import secret_keys
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.stores.connection import read_private
 
-_URL: Final = "sparkstorm.redis.url"
+_URLS: Final = ("sparkstorm.redis.url", "sparkstorm.redis.urls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,10 @@ def _advice(key: str) -> str:
 
 
 def _has_password(key: str, value: Any) -> bool:
-    if key != _URL:
+    if key not in _URLS:
         return bool(value)
     try:
-        return bool(urlsplit(str(value or "")).password)
+        return any(urlsplit(str(url or "")).password for url in (value if isinstance(value, list) else [value]))
     # An URL that cannot be read may hold a password all the same.
     except ValueError:
         return True

@@ -147,8 +147,8 @@ SpawnWorker = Callable[[], WorkerProcess]
 class LogSink(Protocol):
     """Publisher of the last lines of a slot's worker log."""
 
-    def step(self, topology_id: str, now_ms: int) -> None:
-        """Publish new lines of that topology's worker, if it is time to."""
+    def step(self, topology_id: str, now_ms: int, store: str = "") -> None:
+        """Publish new lines of that topology's worker in the store of that name, if it is time to."""
 
     def publish(self, topology_id: str) -> bool:
         """Publish new lines now; return False when the store did not take them."""

@@ -7,7 +7,7 @@ store, and a store never waits for logs.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import redis
@@ -24,21 +24,36 @@ KEPT_SECS = 7 * 24 * 3600  # after the last line
 
 
 class LogPublisher:
-    """One slot's publisher; `log_of` is the path of a topology's log in this slot. Errors of Redis pause it."""
+    """One slot's publisher; `log_of` is the path of a topology's log in this slot. Errors of Redis pause it.
 
-    def __init__(self, slot: WorkerSlot, client: redis.Redis, log_of: Callable[[str], Path]) -> None:
-        self._slot, self._client, self._log_of = slot, client, log_of
+    `client` is the home store's, `others` make those of the other stores by name.
+    """
+
+    def __init__(
+        self,
+        slot: WorkerSlot,
+        client: redis.Redis,
+        log_of: Callable[[str], Path],
+        others: Mapping[str, Callable[[], redis.Redis]] | None = None,
+    ) -> None:
+        self._slot, self._client, self._log_of, self._others = slot, client, log_of, others or {}
+        self._at: tuple[str, redis.Redis | None] = ("", None)  # topology of the last step; client of its store, if not home
         self._topology_id = ""
         self._position = 0
         self._due_ms = 0
 
-    def step(self, topology_id: str, now_ms: int) -> None:
+    def step(self, topology_id: str, now_ms: int, store: str = "") -> None:
         """Publish what the log of that topology has got since the last time, if it is time to."""
+        if self._at[0] != topology_id:
+            self._follow(topology_id, store)
         if now_ms >= self._due_ms:
             self._due_ms = now_ms + (PERIOD_MS if self.publish(topology_id) else RETRY_MS)
 
     def publish(self, topology_id: str) -> bool:
         """Publish what is new; False when Redis did not take it."""
+        # Last lines of a topology that the slot has left already: its store is not known any more.
+        if self._others and topology_id != self._at[0]:
+            return True
         if topology_id != self._topology_id:
             self._topology_id, self._position = topology_id, -1
         try:
@@ -47,7 +62,7 @@ class LogPublisher:
             return True
         try:
             if chunks:
-                self._write(Keys(topology_id).log(self._slot), chunks)
+                self._write(self._at[1] or self._client, Keys(topology_id).log(self._slot), chunks)
         except redis.RedisError:
             return False
         self._position = position
@@ -55,8 +70,16 @@ class LogPublisher:
 
     def close(self) -> None:
         """Let go of the connection."""
+        self._follow("", "")
         with contextlib.suppress(redis.RedisError):
             self._client.close()
+
+    def _follow(self, topology_id: str, store: str) -> None:
+        """Write that topology's lines to the store that has its other keys, so that they end with them."""
+        before, self._at = self._at[1], (topology_id, self._others[store]() if store in self._others else None)
+        if before is not None:
+            with contextlib.suppress(redis.RedisError):
+                before.close()
 
     def _new_chunks(self, path: Path) -> tuple[list[bytes], int]:
         """Return whole lines after the position, no more than Redis keeps, and the position after them."""
@@ -72,8 +95,8 @@ class LogPublisher:
             whole = b"[%d bytes are in the log file only]\n" % skipped + whole[whole.find(b"\n") + 1 :]
         return [whole[at : at + MAX_CHUNK_BYTES] for at in range(0, len(whole), MAX_CHUNK_BYTES)], position
 
-    def _write(self, key: str, chunks: list[bytes]) -> None:
-        pipeline = self._client.pipeline(transaction=False)
+    def _write(self, client: redis.Redis, key: str, chunks: list[bytes]) -> None:
+        pipeline = client.pipeline(transaction=False)
         for chunk in chunks:
             pipeline.xadd(key, {"f": chunk}, maxlen=MAX_CHUNKS, approximate=False)
         pipeline.expire(key, KEPT_SECS)

@@ -292,7 +292,7 @@ class Slot:
             conf=conf.as_dict(),
             code_key=assignment.code_key,
             conf_key=assignment.conf_key,
-            redis=self._spec.redis,
+            redis=self._spec.stores.of(assignment.topology_id, wish.store),
             log_path=str(Path(self._spec.log_dir) / worker_log_name(assignment.topology_id, slot)),
             hmac_key=self._spec.hmac_key,
             status=wish.order.status,

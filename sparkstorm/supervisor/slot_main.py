@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -214,15 +215,18 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
         scheduler_meta=meta_of(spec, place.host),
     )
     log_of = lambda topology_id: Path(spec.log_dir) / worker_log_name(topology_id, place.slot)  # noqa: E731 - short, and used once
-    logs = LogPublisher(place.slot, client_of(spec.redis, LOG_PATIENCE_S), log_of)
+    others = {at.name: partial(client_of, at, LOG_PATIENCE_S) for at in spec.other_redis}
+    logs = LogPublisher(place.slot, client_of(spec.redis, LOG_PATIENCE_S), log_of, others)
     scratch = NodeDir(Path(spec.local_dir), place.slot.node).tmp
     try_code = lambda code: CodeTrial(code, child_environment(), scratch=scratch)  # noqa: E731 - short, and used once
     trials = None
     if NimbusSettings.of(conf).trial_wait_ms:
         trials = CodeTrials(state, blobs, place.node_dir, place.slot.port, try_code)
-    probe = RedisProbe(lambda: client_of(spec.redis, ANSWER_S))
-    supervisor = Supervisor(duties, place.node_dir, state, trials, probe)
-    return SlotStores(state, blobs, supervisor, logs, TopologyMaster(state, settings.task_heartbeat_ms))
+    probe, *other_probes = (RedisProbe(partial(client_of, at, ANSWER_S)) for at in spec.stores.all())
+    probes = {at.name: probe for at, probe in zip(spec.other_redis, other_probes, strict=True)}
+    supervisor = Supervisor(duties, place.node_dir, state, trials, probe, probes)
+    master = TopologyMaster(state, settings.task_heartbeat_ms)
+    return SlotStores(state, blobs, supervisor, logs, master, has_several=bool(spec.other_redis))
 
 
 class _SlotLog(logging.FileHandler):

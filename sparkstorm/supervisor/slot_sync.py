@@ -50,17 +50,19 @@ class DesiredState:
     component_by_task: Mapping[int, str] = field(default_factory=dict)
     log_levels: Mapping[str, str] = field(default_factory=dict)  # by logger, those whose time is not over
     shadow: SetShadow = NO_SHADOW  # code that is to run beside one of the worker's tasks
+    store: str = ""  # name of the Redis that holds the topology's data
 
 
 @dataclass(frozen=True, slots=True)
 class SlotStores:
-    """Stores of a connected slot process."""
+    """Stores of a connected slot process; with several Redis a topology's base says which of them has its data."""
 
     state: StormState
     blobs: BlobStore
     supervisor: Supervisor
     logs: LogSink | None = None
     master: TopologyMaster | None = None
+    has_several: bool = False
 
 
 class SlotSync:
@@ -87,9 +89,9 @@ class SlotSync:
         self._left: deque[str] = deque()
         self._orders: deque[LocalAssignment] = deque(maxlen=1)
         self._code: dict[LocalAssignment, Code | BlobView] = {}
-        self._status_read: TopologyStatus | None = None  # of the topology of the wish
+        self._status_read: TopologyStatus | None = None  # of the topology of the wish, as its store
         self._unfetched: tuple[LocalAssignment, int] | None = None  # new code that could not be had, and when to try again
-        self._fetch_problem = self._disk_problem = ""
+        self._fetch_problem = self._disk_problem = self._store_read = ""
         self._marks: dict[str, StoreMark] = {}  # of the stores of topologies, as this slot's workers and ZooKeeper know them
         self._new_mark: str | None = None  # topology whose mark ZooKeeper lacks
         self._mark_due_ms = 0
@@ -249,13 +251,8 @@ class SlotSync:
         seen = self._guard.seen(found.topology_id)
         if self._refused.get(found.topology_id) != found.version:
             self._refused = {**self._refused, found.topology_id: found.version}
-            _LOG.error(
-                "slot %s: the assignment of %s has version %d, older than version %d that was here before; it is not followed",
-                self._slot,
-                found.topology_id,
-                found.version,
-                seen,
-            )
+            text = "slot %s: the assignment of %s has version %d, older than version %d that was here before; it is not followed"
+            _LOG.error(text, self._slot, found.topology_id, found.version, seen)
         if not is_known and part_of(found, self._slot):
             self._refusals.append(WorkerBeat(found.topology_id, self._slot.node, self._slot.port, now_ms, 0, 0, 0, REFUSED, seen))
 
@@ -269,7 +266,10 @@ class SlotSync:
         try:
             levels = self._log_levels(part.topology_id, now_ms)
             order, components = self._order(part.topology_id), self._components(part.topology_id)
-            wish = DesiredState(part, order, components, levels, self._shadow(part, components, now_ms))
+            # The assignment comes before the base: of several stores it does not say which has the data.
+            if self._status_read is None and self._desk().has_several:
+                return None
+            wish = DesiredState(part, order, components, levels, self._shadow(part, components, now_ms), self._store_read)
             return wish if self._has_new_code(wish, now_ms) else self.wish
         except (StoreInconsistentError, TamperedBlobError) as fault:
             _LOG.error("slot %s: %s", self._slot, fault)
@@ -343,7 +343,7 @@ class SlotSync:
 
     def _order(self, topology_id: str) -> SetStatus:
         base = self._desk().state.read_base(topology_id, self.wake)
-        self._status_read = base.status if base else None
+        self._status_read, self._store_read = (base.status, base.store) if base else (None, "")
         if base is None:
             return INACTIVE
         return SetStatus("ACTIVE" if base.status in _WORKING else "INACTIVE", base.activations)
@@ -430,7 +430,7 @@ class SlotSync:
     def _publish(self, now_ms: int) -> None:
         logs = self._desk().logs
         if logs is not None and self.wish is not None:
-            logs.step(self.wish.assignment.topology_id, now_ms)
+            logs.step(self.wish.assignment.topology_id, now_ms, self.wish.store)
 
 
 def _drain(queue: deque[_T], write: Callable[[_T], None]) -> None:

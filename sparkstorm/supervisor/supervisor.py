@@ -124,7 +124,8 @@ def classify(beat: LocalBeat | None, wanted: LocalAssignment | None, now_ms: int
 class Supervisor:
     """The duties, stepped by every slot of the node; only the one with the lock does anything.
 
-    Without `trials` no code is tried, without `probe` Redis counts as reached.
+    Without `trials` no code is tried, without `probe` Redis counts as reached; `other_probes` are those of the stores
+    beside the home store, by name.
     """
 
     def __init__(
@@ -134,7 +135,9 @@ class Supervisor:
         state: StormState,
         trials: CodeTrials | None = None,
         probe: StoreProbe | None = None,
+        other_probes: Mapping[str, StoreProbe] | None = None,
     ) -> None:
+        self._other_probes = other_probes or {}
         self._settings, self._dir, self._state, self._trials, self._probe = settings, node_dir, state, trials, probe
         self._lock = node_dir.duties_lock()
         self._since_ms = 0
@@ -160,7 +163,7 @@ class Supervisor:
 
     def resign(self) -> None:
         """Release the node's lock for another slot."""
-        for part in (self._trials, self._probe):
+        for part in (self._trials, self._probe, *self._other_probes.values()):
             if part is not None:
                 part.close()
         self._lock.release()
@@ -180,7 +183,9 @@ class Supervisor:
         used = [port for port, judged in self.classes.items() if judged is WorkerClass.VALID and port in ports]
         trials = None if self._trials is None else self._trials.verdicts
         away_ms, problem = (0, "") if self._probe is None else self._probe.away()
-        present = (self._state.store.session_epoch, tuple(ports), tuple(used), trials, bool(away_ms))
+        others = {name: probe.away()[1] for name, probe in self._other_probes.items()}
+        ways = (bool(away_ms), *map(bool, others.values()))
+        present = (self._state.store.session_epoch, tuple(ports), tuple(used), trials, ways)
         if present == self._registered and now_ms < self._heartbeat_due_ms:
             return
         info = SupervisorInfo(
@@ -195,6 +200,7 @@ class Supervisor:
             trials,
             problem,
             away_ms,
+            others,
         )
         self._state.register_supervisor(info)
         self._registered, self._heartbeat_due_ms = present, now_ms + settings.heartbeat_ms

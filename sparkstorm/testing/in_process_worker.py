@@ -134,7 +134,7 @@ class InProcessWorker:
 
     def give(self, spec: WorkerSpec) -> None:
         """Turn a spare into the worker of that spec."""
-        self.spec, self.data = spec, self._around.data_plane.of(spec.topology_id)
+        self.spec, self.data = spec, self._around.data_plane.at(spec.redis.name).of(spec.topology_id)
         self._tasks = tuple(spec.tasks())
         shadows = LiveShadows(spec, self.clock.now_ms, self._read_code, is_threaded=False)
         self.run = WorkerRun(spec, self, self.clock, Beats(self, self.clock), lambda: self._start(spec), shadows=shadows)

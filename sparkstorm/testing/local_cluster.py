@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -74,7 +74,7 @@ class LocalCluster:
 
     Where epochs end, how large batches are and whether states are lazy (they are by odd seeds) is drawn from the seed, unless
     `draws_epochs` is false. The control plane sleeps while it has nothing to do, so that hours of simulated time cost little,
-    unless `is_lively` is true.
+    unless `is_lively` is true. `stores` names its Redis servers, the home store's first.
     """
 
     def __init__(
@@ -90,11 +90,12 @@ class LocalCluster:
         draws_epochs: bool = True,
         is_lively: bool = False,
         poll_ms: int = 250,
+        stores: Sequence[str] = ("",),
     ) -> None:
         self.simulation = Simulation(seed)
         self.slot_conf = merge(conf or {})
         self.conf: Mapping[str, Any] = self.slot_conf.as_dict()
-        self.data_plane = DataPlane(store_max_bytes)
+        self.data_plane = DataPlane(store_max_bytes, *stores)
         self.bytes_store: BytesStore = LocalBytesStore()
         self.tree = LocalStateTree()
         self.lazy_keys = random.Random(seed).choice((1, 4, 32)) if draws_epochs and seed % 2 else 0
@@ -105,6 +106,7 @@ class LocalCluster:
         self._views: dict[str, LocalTopology] = {}
         self.store = self.open_session("client")
         self.storm_state = StormState(self.store, KEY)
+        self._data = self.data_plane.finder(self.storm_state)
         blobs = BlobStore(self.storm_state, self.bytes_store, KEY)
         self.service = NimbusService(self.storm_state, blobs, self.conf, self.simulation.clock, self._run_until)
         self.nodes = [SimNode(MemoryDisk(f"node{n}"), f"host-node{n}") for n in range(1, supervisors + 1)]
@@ -140,7 +142,8 @@ class LocalCluster:
         store = self.open_session("nimbus")
         self.nimbus_store: StateStore | None = store
         state = StormState(store, KEY)
-        hooks = NimbusHooks(wake=self._wake_nimbus, retirement=self.data_plane)
+        data = self.data_plane
+        hooks = NimbusHooks(wake=self._wake_nimbus, retirement=data, home=data.name, other_stores=data.others)
         blobs = BlobStore(state, self.bytes_store, KEY)
         self.nimbus = Nimbus(state, blobs, chosen_scheduler(self.conf), self.conf, "nimbus", hooks)
         self._nimbus_is_woken = True
@@ -190,7 +193,7 @@ class LocalCluster:
         self._submitted.append(topology)
         seed = None if seeds is None else partial(self._sow, seeds, own_conf)
         topology_id = self.service.submit(name, topology, own_conf, pack_topology(topology), seed=seed)
-        data = self.data_plane.of(topology_id)
+        data = self._data(topology_id)
         self._settle(topology_id)
         if data.failure is not None:
             self.kill(name, 0)
@@ -199,7 +202,8 @@ class LocalCluster:
 
     def _sow(self, seeds: Seeds, own_conf: Mapping[str, Any], topology_id: str, component_by_task: Mapping[int, str]) -> None:
         conf = {**self.conf, **own_conf}
-        sow(seeds, LocalSeeding(self.data_plane.of(topology_id).store), conf, component_by_task)
+        data = self.data_plane.named_by(conf).of(topology_id)
+        sow(seeds, LocalSeeding(data.store), conf, component_by_task)
 
     def kill(self, name: str | None = None, wait_secs: float | None = None) -> None:
         """End a topology as Storm does: spouts rest, the message timeout passes, workers stop, its data go."""
@@ -251,7 +255,7 @@ class LocalCluster:
 
     def _settle(self, topology_id: str) -> None:
         """Run until the slots have what the assignment wants of them, or a component cannot be started."""
-        view, data = self._view(topology_id), self.data_plane.of(topology_id)
+        view, data = self._view(topology_id), self._data(topology_id)
         self._run_until(lambda: view.is_placed() or data.failure is not None, _PLACED_MS)
 
     def close(self) -> None:
@@ -377,7 +381,7 @@ class LocalCluster:
         found = self._views.get(topology_id)
         if found is None:
             name = topology_id.rsplit("-", 2)[0]
-            found = self._views[topology_id] = LocalTopology(topology_id, name, self.storm_state, self.data_plane.of, self.slots)
+            found = self._views[topology_id] = LocalTopology(topology_id, name, self.storm_state, self._data, self.slots)
         return found
 
     def _topologies(self) -> list[LocalTopology]:
@@ -424,7 +428,7 @@ class LocalCluster:
         return StoreSource(self.storm_state, self.service, self._reader, self.slot_conf, clock, is_read_only)
 
     def _reader(self, topology_id: str) -> MomentReader:
-        return MomentReader(self.data_plane.of(topology_id).store)
+        return MomentReader(self._data(topology_id).store)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

@@ -6,9 +6,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from sparkstorm.blobs.topology_code import open_topology
+from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.settings import SubmissionSettings
 from sparkstorm.testing.sim_transport import Arrivals
 from sparkstorm.transport.local import LocalStore
 from sparkstorm.transport.local_reader import LocalReader
@@ -31,9 +33,13 @@ class TopologyData:
 
 
 class DataPlane:
-    """The data of all topologies; it is also what Nimbus retires topologies with."""
+    """The data of all topologies in the home store; it is also what Nimbus retires topologies with.
 
-    def __init__(self, max_bytes: int | None = None) -> None:
+    `others` are the stores beside it by name, each a plane of its own: what lies in one is not seen in another.
+    """
+
+    def __init__(self, max_bytes: int | None = None, name: str = "", *others: str) -> None:
+        self.name, self.others = name, {each: DataPlane(max_bytes, each) for each in others}
         self._max_bytes = max_bytes
         self._by_id: dict[str, TopologyData] = {}
         self._opened: dict[str, Opened] = {}
@@ -48,9 +54,30 @@ class DataPlane:
             found.store.has_ended = topology_id in self._ended
         return found
 
+    def at(self, store: str) -> DataPlane:
+        """Return the plane of a store; the home store's for any name that is not another's."""
+        return self.others.get(store, self)
+
+    def named_by(self, conf: Mapping[str, Any]) -> DataPlane:
+        """Return the plane of the store that a topology's configuration names, else the home store's."""
+        return self.at(SubmissionSettings.of(conf).store or "")
+
+    def finder(self, state: StormState) -> Callable[[str], TopologyData]:
+        """Return what finds a topology's data in the store that its base names."""
+
+        def find(topology_id: str) -> TopologyData:
+            base = state.read_base(topology_id) if self.others else None
+            return self.at(base.store if base else "").of(topology_id)
+
+        return find
+
     def all(self) -> Mapping[str, TopologyData]:
-        """Data by topology id."""
-        return self._by_id
+        """Data by topology id, in all stores."""
+        return {each: data for plane in (self, *self.others.values()) for each, data in plane._by_id.items()}
+
+    def stores_of(self, topology_id: str) -> list[str]:
+        """Return the names of the stores that hold data of a topology."""
+        return [plane.name for plane in (self, *self.others.values()) if topology_id in plane._by_id]
 
     def open(self, code: bytes, key: str) -> Opened:
         """A topology's code; instances are made afresh, the topology itself is read once."""

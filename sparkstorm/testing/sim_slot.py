@@ -131,7 +131,9 @@ class SimSlot:
         storage = self._storage = MemoryNodeDir(self.node.disk)
         claim = storage.try_claim(self.slot.port)
         assert claim is not None, f"{self.slot} is taken"
-        spec = SlotSpec(StateAddress("memory"), RedisAddress("memory", 0), "", "", conf=self._around.slot_conf)
+        plane = self._around.data_plane
+        home, *others = (RedisAddress("memory", 0, name=name) for name in (plane.name, *plane.others))
+        spec = SlotSpec(StateAddress("memory"), home, "", "", conf=self._around.slot_conf, other_redis=tuple(others))
         sync = self.sync = SlotSync(self.slot, storage, lambda: self._connect(storage))
         self.machine = Slot(spec, Place(self.slot, self.node.host, storage, claim), sync, self._spawn)
         simulation = self._around.simulation
@@ -262,7 +264,8 @@ class SimSlot:
             resources=settings.resources,
         )
         probe = SimProbe(self.node, self._around.simulation.clock.now_ms)
-        supervisor = Supervisor(duties, storage, state, probe=probe)
+        others = self._around.data_plane.others
+        supervisor = Supervisor(duties, storage, state, probe=probe, other_probes=dict.fromkeys(others, probe))
         master = TopologyMaster(state, settings.task_heartbeat_ms)
         blobs = BlobStore(state, self._around.bytes_store, KEY)
-        return SlotStores(state, blobs, supervisor, master=master)
+        return SlotStores(state, blobs, supervisor, master=master, has_several=bool(others))

@@ -27,6 +27,15 @@ _LOOKS = 20
 _ENTRY = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 
+def is_kept_in(address: RedisAddress, topology_id: str, patience_s: float = 5.0) -> bool:
+    """Return whether a Redis keeps something of a topology that has ended: dead letters, or its tombstone."""
+    keys, link = Keys(topology_id), Link(address, patience_s, may_write=False)
+    try:
+        return any(link.ask(*(("EXISTS", keys(each)) for each in ("dead", "ended", "fence"))))
+    finally:
+        link.close()
+
+
 class RedisReader:
     """One topology's keys, seen from outside its workers."""
 

@@ -7,14 +7,17 @@ from typing import Any
 import pytest
 
 from sparkstorm.cluster import paths
+from sparkstorm.config import default_conf
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, WorkerSlot
 from sparkstorm.model.requests import RequestKind
 from sparkstorm.model.status import RebalanceOptions
+from sparkstorm.nimbus.heartbeat_monitor import StoreWatch
 from sparkstorm.scheduling.jstorm.adapter import JStormScheduler
 from sparkstorm.scheduling.liveness import StoreReach, look_at_stores, vacated
 from sparkstorm.scheduling.snapshot import Snapshot
 from sparkstorm.scheduling.view import Scheduler
+from sparkstorm.settings import NimbusSettings
 from tests.nimbus.nimbus_bench import Bench
 
 LIMIT_MS = 20_000
@@ -267,3 +270,22 @@ def test_the_plan_of_a_drain_is_what_the_drain_does_and_changes_nothing() -> Non
     cluster.advance(12)
     assert cluster.slots(cluster.topology_id) == plan.after != before
     assert cluster.service.plan_drain("host-1") == (), "what stays has no slot to go to"
+
+
+def test_each_of_several_stores_is_judged_by_itself() -> None:
+    def hosts(far: dict[str, str]) -> list[SupervisorInfo]:
+        return [SupervisorInfo(host, host, 0, 0, (6700,), other_stores={"far": far.get(host, "")}) for host in ("h1", "h2")]
+
+    watch = StoreWatch(NimbusSettings.of(default_conf()))
+    watch.observe(hosts({"h1": "cut"}), 1_000)
+    assert watch.problems.keys() == {"host h1"} and "h1 does not reach Redis far since" in watch.problems["host h1"]
+    due_ms = watch.due_ms
+    assert due_ms is not None and due_ms > 1_000
+    watch.observe(hosts({"h1": "cut"}), due_ms)
+    snapshot, _ = watch.usable(Snapshot({}, {}, {info.supervisor_id: info for info in hosts({})}), {})
+    assert [bool(info.ports) for info in snapshot.supervisors.values()] == [False, True]
+    watch.observe(hosts({"h1": "cut", "h2": "cut"}), due_ms + 1)
+    assert watch.problems.keys() == {"redis far"} and watch.due_ms is None
+    assert "no host reaches Redis far" in watch.problems["redis far"]
+    watch.observe(hosts({}), due_ms + 2)
+    assert watch.problems == {} and watch.usable(snapshot, {}) == (snapshot, {})

@@ -131,3 +131,18 @@ def test_logs_end_with_their_topology_and_are_not_handed_to_its_successor(bench:
     bench.publish()
     bench.reader.delete()
     assert bench.reader.log_slots() == []
+
+
+def test_a_log_goes_to_the_store_of_its_topology_alone(redis_server: RedisServer, own_redis: RedisServer, tmp_path: Path) -> None:
+    log = tmp_path / "worker.log"
+    log.write_text("a line\n")
+    publisher = LogPublisher(SLOT, redis_server.client(), lambda _: log, {"far": own_redis.client})
+    publisher.step("in-far-1", 0, "far")
+    publisher.step("in-home-1", PERIOD_MS, "")
+    assert publisher.publish("in-far-1"), "last words of a topology that was left: their store is not known any more"
+    for topology_id, here, not_here in (("in-far-1", own_redis, redis_server), ("in-home-1", redis_server, own_redis)):
+        key = Keys(topology_id).log(SLOT)
+        with here.client() as client, not_here.client() as other:
+            assert client.xlen(key) == 1 and not other.exists(key)
+            client.unlink(key)
+    publisher.close()

@@ -176,7 +176,9 @@ def test_a_bolt_that_raises_on_every_tuple_parks_them_all_under_one_cause_and_th
     assert "50 tuples, the first [" in causes[0]
     assert "tuples are parked; they are written to" in said.partition("the first causes")[0]
     assert sorted(letter.values for _, letter in read_dead_letters(file)) == [(number,) for number in range(50)]
-    assert stored_in(cluster.redis_address, "bad-every") == {file.parent.name: 50}, "they outlive the run in Redis as well"
+    assert stored_in(cluster.stores.connection.redis, "bad-every") == {file.parent.name: 50}, (
+        "they outlive the run in Redis as well"
+    )
 
 
 def test_a_bolt_that_fails_on_most_inputs_is_paused_and_the_run_says_why_and_keeps_the_rest(

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from sparkstorm.client import ClusterClient
 from sparkstorm.config import merge
-from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.model.worker_spec import RedisAddress, RedisStores
 from sparkstorm.testing import LocalCluster
 from sparkstorm.testing.local_topology import MomentReader
 from sparkstorm.transport.local import LocalStore
@@ -50,7 +50,7 @@ class SimulatedClient(ClusterClient):
     """A client of a simulated cluster."""
 
     def __init__(self, cluster: LocalCluster, logs: dict[str, bytes]) -> None:
-        super().__init__(cluster.storm_state, RedisAddress("127.0.0.1", 1), cluster.service, merge(cluster.slot_conf))
+        super().__init__(cluster.storm_state, RedisStores(RedisAddress("127.0.0.1", 1)), cluster.service, merge(cluster.slot_conf))
         self._data, self._logs = cluster.data_plane, logs
 
     def reader(self, topology_id: str) -> RedisReader:

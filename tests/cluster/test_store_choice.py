@@ -1,0 +1,76 @@
+"""The store of a new topology: named, or the one with the fewest workers; unknown and unreached ones are refused in a sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkstorm.cluster.store_choice import check_kept, choose_store
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.assignment import SupervisorInfo, TopologyBase
+from sparkstorm.model.status import TopologyStatus
+
+
+def base(store: str, workers: int, status: TopologyStatus = TopologyStatus.ACTIVE) -> TopologyBase:
+    return TopologyBase(f"t-{workers}-1", "t", 0, status, workers, {}, "", "", store=store)
+
+
+def host(name: str, problem: str = "", **others: str) -> SupervisorInfo:
+    return SupervisorInfo(name, name, 0, 0, (6700,), store_problem=problem, other_stores=others)
+
+
+HOSTS = [host("h1", b="", c=""), host("h2", b="", c="")]
+
+
+@pytest.mark.parametrize(
+    ("bases", "hosts", "chosen"),
+    [
+        ([], HOSTS, "a"),
+        ([base("a", 1)], HOSTS, "b"),
+        ([base("a", 1), base("b", 1)], HOSTS, "c"),
+        ([base("a", 2), base("b", 1), base("c", 2)], HOSTS, "b"),
+        ([base("", 2), base("b", 1), base("c", 1)], HOSTS, "b"),  # of an earlier version: in the home store
+        ([base("a", 9, TopologyStatus.KILLED), base("b", 1), base("c", 1)], HOSTS, "a"),
+        ([base("a", 1), base("gone", 0)], HOSTS, "b"),
+        ([base("a", 1)], [host("h1", b="", c=""), host("old")], "a"),  # slots that were started with one store
+        ([base("a", 1)], [host("h1", b="cut", c=""), host("h2", b="", c="")], "c"),
+        ([], [host("h1", "cut", b="", c="")], "b"),
+        ([base("a", 1)], [], "b"),
+    ],
+)
+def test_the_store_with_the_fewest_workers_is_taken_among_those_that_every_host_reaches(
+    bases: list[TopologyBase], hosts: list[SupervisorInfo], chosen: str
+) -> None:
+    assert choose_store("new", None, ("a", "b", "c"), bases, hosts) == chosen
+
+
+def test_a_cluster_with_one_store_records_no_name() -> None:
+    assert choose_store("new", None, ("",), [base("", 3)], [host("h1")]) == ""
+
+
+def test_a_topology_may_name_its_store_however_full_it_is() -> None:
+    assert choose_store("new", "c", ("a", "b", "c"), [base("c", 100)], HOSTS) == "c"
+    assert choose_store("new", "a", ("a", "b", "c"), [base("a", 100)], [host("old")]) == "a"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "stores", "hosts", "words"),
+    [
+        ("d", ("a", "b"), HOSTS, r"topology\.redis\.store: new names the store 'd'; the cluster's stores are a, b$"),
+        ("", ("a", "b"), HOSTS, r"names the store ''"),
+        ("", ("",), [], r"the cluster's stores are none: sparkstorm\.redis\.urls is not set$"),
+        ("b", ("a", "b"), [host("h1", b=""), host("old")], r"which the slots of host old do not know: start their driver again"),
+    ],
+)
+def test_a_store_that_cannot_be_had_is_refused(
+    wanted: str, stores: tuple[str, ...], hosts: list[SupervisorInfo], words: str
+) -> None:
+    with pytest.raises(InvalidConfigError, match=words):
+        choose_store("new", wanted, stores, [], hosts)
+
+
+def test_new_code_stays_in_its_store() -> None:
+    check_kept("t", None, "b", "a")
+    check_kept("t", "b", "b", "a")
+    check_kept("t", "a", "", "a")
+    with pytest.raises(InvalidConfigError, match=r"the data of t are in the store 'b' and stay there.*savepoint"):
+        check_kept("t", "a", "b", "a")
