@@ -9,6 +9,7 @@ import pytest
 
 from sparkstorm.config import check, keys, merge, unsupported_among, unsupported_keys
 from sparkstorm.errors import InvalidConfigError
+from tests import key_page
 from tests.key_use import read_keys, undeclared
 
 
@@ -27,6 +28,11 @@ def test_an_unsupported_key_is_accepted_named_with_its_mend_and_left_out() -> No
     assert said == [f"topology.debug is not supported: {unsupported_keys()['topology.debug']}"]
     assert check({"topology.debug": True}, "a file") == {"topology.debug": True}
     assert "topology.debug" not in merge({"topology.debug": True})
+
+
+def test_the_page_of_keys_is_that_of_the_defaults() -> None:
+    assert key_page.PAGE.read_text(encoding="utf-8") == key_page.page(), "python -m tests.key_page writes it anew"
+    assert [key.name for found in key_page.sections().values() for key in found] == [*keys()]
 
 
 def test_the_table_of_the_documentation_is_that_of_the_code() -> None:
