@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
 
-from sparkstorm.insight.records import ClusterView, TopologyView, to_json
+from sparkstorm.insight.records import ClusterView, TopologyView, Window, to_json
 from sparkstorm.web.picture import graph
+
+Key = TypeVar("Key")
+Made = TypeVar("Made")
 
 
 def cluster_record(view: ClusterView) -> dict[str, Any]:
@@ -17,24 +22,58 @@ def cluster_record(view: ClusterView) -> dict[str, Any]:
 
 def topology_record(view: TopologyView, window: str, component: str = "") -> dict[str, Any]:
     """Return a topology as plain JSON: one window, and the tasks of one component, so that 1,000 tasks cost nothing."""
-    record: dict[str, Any] = to_json(view)
+    components = {
+        name: replace(each, tasks=each.tasks if name == component else {}, windows=_one(each.windows, window))
+        for name, each in view.components.items()
+    }
+    shown = replace(
+        view,
+        components=components,
+        edges={key: replace(edge, sent_per_s={}) for key, edge in view.edges.items()},
+        windows=_one(view.windows, window),
+        user_metrics=tuple(replace(each, buckets={}) for each in view.user_metrics if each.component == component),
+        latency_buckets={},
+        conf={},
+    )
+    record: dict[str, Any] = to_json(shown)
     for name in ("latency_buckets", "conf"):
         del record[name]
-    record["user_metrics"] = [
-        {name: value for name, value in each.items() if name != "buckets"}
-        for each in record["user_metrics"]
-        if each["component"] == component
-    ]
+    for each in record["user_metrics"]:
+        del each["buckets"]
     record["window"] = record.pop("windows").get(window)
     for name, each in record["components"].items():
-        each["task_count"] = len(each["tasks"])
+        each["task_count"] = len(view.components[name].tasks)
         each["window"] = each.pop("windows").get(window)
         if name != component:
             del each["tasks"]
-    for edge in record["edges"].values():
-        edge["sent_per_s"] = edge["sent_per_s"].get(window)
+    for key, edge in record["edges"].items():
+        edge["sent_per_s"] = to_json(view.edges[key].sent_per_s.get(window))
     record["graph"] = graph(view)
     return record
+
+
+def _one(windows: Mapping[str, Window], window: str) -> Mapping[str, Window]:
+    return {name: each for name, each in windows.items() if name == window}
+
+
+class Shared(Generic[Key, Made]):
+    """The last values that were made, by key, so that pages which look at the same thing cost what one does; for any thread."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._lock = most, threading.Lock()
+        self._made: dict[Key, Made] = {}
+
+    def get(self, key: Key, make: Callable[[], Made]) -> Made:
+        """Return the value of a key, made now if nobody has asked for it."""
+        with self._lock:
+            if key in self._made:
+                return self._made[key]
+        made = make()  # not under the lock: two who ask at once make it twice, and nobody waits
+        with self._lock:
+            self._made[key] = made
+            while len(self._made) > self._most:
+                del self._made[next(iter(self._made))]
+        return made
 
 
 def delta(old: Any, new: Any) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from sparkstorm.client import ClusterClient
 from sparkstorm.client.logs import last_lines
 from sparkstorm.client.traces import spans
 from sparkstorm.errors import InvalidConfigError, NotAliveError
-from sparkstorm.insight.records import WINDOWS_S, to_json
+from sparkstorm.insight.records import WINDOWS_S, ClusterView, to_json
 from sparkstorm.insight.sampler import ReadModel
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.names import file_name, shown
@@ -32,13 +32,14 @@ from sparkstorm.recording.capsule_files import ENDING, write_capsule
 from sparkstorm.recording.capsule_tests import name_of_test, text_of_test
 from sparkstorm.web import actions
 from sparkstorm.web.commands import Connections
-from sparkstorm.web.live import cluster_record, delta, topology_record
+from sparkstorm.web.live import Shared, cluster_record, delta, topology_record
 from sparkstorm.web.security import Access
 
 STATIC: Final = Path(__file__).with_name("static")
 _MOST_LINES = 2_000
 _MOST_CHARS = 4_000
 _MOST_LETTERS = 100
+_MOST_SHARED = 50  # records of one sample that differ by what a page looks at; more are made again
 _MOST_TRACES = 50
 _MOST_BOXES = 5_000
 _LONGEST_LOOK_S = 60
@@ -50,6 +51,9 @@ class Page:
 
     def __init__(self, model: ReadModel, access: Access, connections: Connections, name: str) -> None:
         self._model, self._access, self._at, self._name = model, access, connections, name
+        self._records: Shared[tuple[int, str, str, str], dict[str, Any]] = Shared(_MOST_SHARED)
+        # Both records are kept with their change: an id may come back once its record is gone.
+        self._changes: Shared[tuple[int, int], tuple[dict[str, Any], dict[str, Any], str]] = Shared(_MOST_SHARED)
 
     async def _read(self, read: Callable[[ClusterClient], Any]) -> Any:
         """Read on demand."""
@@ -116,16 +120,28 @@ class Page:
                     continue
                 woken.clear()
                 now = await run_in_threadpool(record)
-                yield f"event: delta\ndata: {_text(delta(last, now) or {})}\n\n"
+                yield f"event: delta\ndata: {self._change(last, now)}\n\n"
                 last = now
         finally:
             end()
 
+    def _change(self, last: dict[str, Any], now: dict[str, Any]) -> str:
+        """Return what has changed as text; pages that show the same have the same two records."""
+        _, _, text = self._changes.get((id(last), id(now)), lambda: (last, now, _text(delta(last, now) or {})))
+        return text
+
     def _record(self, topology: str, window: str, component: str) -> dict[str, Any]:
+        """Return what a page shows, one record for all that show the same of one sample."""
         try:
-            found: dict[str, Any] = {"cluster": cluster_record(self._model.cluster())}
+            cluster = self._model.cluster()
         except Exception as error:  # before the first reading the page shows why
             return {"problem": str(error)}
+        return self._records.get(
+            (cluster.number, topology, window, component), lambda: self._made(cluster, topology, window, component)
+        )
+
+    def _made(self, cluster: ClusterView, topology: str, window: str, component: str) -> dict[str, Any]:
+        found: dict[str, Any] = {"cluster": cluster_record(cluster)}
         if topology:
             try:
                 found["topology"] = topology_record(self._model.topology(topology), window, component)

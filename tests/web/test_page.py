@@ -86,6 +86,21 @@ def test_the_stream_sends_a_snapshot_and_then_what_changes() -> None:
         assert len(json.dumps(second)) < len(json.dumps(first)) / 2
 
 
+def test_pages_that_show_the_same_share_one_record_of_each_sample() -> None:
+    with page() as (_, run, made):
+        first, other = made._record("words", "1m", ""), made._record("words", "10m", "")
+        assert made._record("words", "1m", "") is first and other is not first
+        run.pass_seconds(1)
+        second = made._record("words", "1m", "")
+        assert second is not first and second["cluster"]["number"] == first["cluster"]["number"] + 1
+        assert made._change(first, second) is made._change(first, second)
+        assert merged(first, json.loads(made._change(first, second))) == second
+        for _ in range(100):
+            run.sampler.step()
+            made._record("words", "1m", "")
+        assert len(made._records._made) <= 50
+
+
 def _data(event: str) -> dict[str, Any]:
     found = re.search(r"^data: (.*)$", event, re.MULTILINE)
     assert found is not None
