@@ -79,6 +79,20 @@ class SamplerThread:
         self._thread.join(10)
 
 
+def options() -> dict[str, Any]:
+    """Return uvicorn's settings: what it tells, and what clients may take."""
+    return {
+        "access_log": False,  # it would hold the token
+        "log_level": "warning",
+        "proxy_headers": False,
+        "server_header": False,
+        "limit_concurrency": _MOST_CONNECTIONS,
+        "timeout_keep_alive": _KEEP_ALIVE_S,
+        "timeout_graceful_shutdown": 1,
+        "lifespan": "off",
+    }
+
+
 def serve(cluster: str | None, place: Place, say: Callable[[str], None], otlp: str = "") -> None:
     """Serve the page of a cluster until SIGINT or SIGTERM; `otlp` is the address of a collector to which metrics are pushed."""
     place.check()
@@ -93,23 +107,8 @@ def serve(cluster: str | None, place: Place, say: Callable[[str], None], otlp: s
         commands = Commands(connections, client.is_read_only)
         rest = rest_routes(sampler, commands, client.conf.without_secrets())
         app = make_app([*rest, *metrics_routes(sampler), *page.routes()], access)
-        options: dict[str, Any] = {"ssl_certfile": place.certificate, "ssl_keyfile": place.key} if place.certificate else {}
-        server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                place.address,
-                place.port,
-                access_log=False,  # it would hold the token
-                log_level="warning",
-                proxy_headers=False,
-                server_header=False,
-                limit_concurrency=_MOST_CONNECTIONS,
-                timeout_keep_alive=_KEEP_ALIVE_S,
-                timeout_graceful_shutdown=1,
-                lifespan="off",
-                **options,
-            )
-        )
+        tls: dict[str, Any] = {"ssl_certfile": place.certificate, "ssl_keyfile": place.key} if place.certificate else {}
+        server = uvicorn.Server(uvicorn.Config(app, place.address, place.port, **options(), **tls))
         push = _push(sampler, otlp) if otlp else None
         thread = SamplerThread(sampler)
         thread.start()

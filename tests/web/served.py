@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import cast
 
+from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from sparkstorm.client import ClusterClient
@@ -66,6 +67,7 @@ class Served:
     id: str
     logs: dict[str, bytes] = field(default_factory=dict)
     routes: list[tuple[str, str]] = field(default_factory=list)  # of REST: method and path
+    page_routes: list[tuple[str, str]] = field(default_factory=list)  # of the page, those that change nothing and end
 
 
 @contextmanager
@@ -78,7 +80,10 @@ def served(is_read_only: bool = False, **conf: object) -> Iterator[Served]:
         rest = rest_routes(run.sampler, commands, {"ui.port": 8080})
         methods = [("POST" if "POST" in (each.methods or ()) else "GET", each.path) for each in rest]
         access = Access(local_hosts(8080), is_read_only=is_read_only)
-        routes = [*rest, *metrics_routes(run.sampler), *Page(run.sampler, access, connections, "simulated").routes()]
+        of_page = Page(run.sampler, access, connections, "simulated").routes()
+        routes = [*rest, *metrics_routes(run.sampler), *of_page]
         app, headers = make_app(routes, access), {"Authorization": f"Bearer {access.token}"}
         with TestClient(app, HOME, raise_server_exceptions=False, headers=headers) as client:
-            yield Served(run, client, run.cluster.topology("words").id, logs, methods)
+            asked = [("GET", each.path) for each in of_page if isinstance(each, Route) and "GET" in (each.methods or ())]
+            asked.append(("POST", "/page/plan/{verb}"))
+            yield Served(run, client, run.cluster.topology("words").id, logs, methods, asked)

@@ -1,0 +1,154 @@
+"""The whole web server at a port of loopback, over any read model; and a source as large as one wishes."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+
+from sparkstorm.api import BasicBolt, TopologyBuilder
+from sparkstorm.client import ClusterClient
+from sparkstorm.config import merge
+from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.insight.health import Look
+from sparkstorm.insight.reading import Reading, TopologyReading
+from sparkstorm.insight.sampler import ReadModel
+from sparkstorm.model.assignment import TopologyBase
+from sparkstorm.model.outline import TopologyOutline, outline_of
+from sparkstorm.model.status import TopologyStatus
+from sparkstorm.testing import FeederSpout
+from sparkstorm.transport.progress import EdgeCounts, Progress, TaskCounts
+from sparkstorm.web.app import make_app
+from sparkstorm.web.commands import Commands, Connections
+from sparkstorm.web.metrics import metrics_routes
+from sparkstorm.web.page import Page
+from sparkstorm.web.rest import rest_routes
+from sparkstorm.web.security import Access, local_hosts
+from sparkstorm.web.serve import options
+
+
+def nowhere() -> ClusterClient:
+    raise StoreUnavailableError("ZooKeeper does not answer")
+
+
+@dataclass
+class Listening:
+    """A server that answers."""
+
+    port: int
+    token: str
+
+    def get(self, path: str, timeout: float = 60.0) -> tuple[int, bytes]:
+        """Return status and body of an answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            connection.request("GET", path, headers=self.headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return the headers of a program that has the token."""
+        return {"authorization": f"Bearer {self.token}"}
+
+    def socket(self) -> socket.socket:
+        """Return a connection that has sent nothing yet."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
+
+    def open_page(self, topology: str = "") -> Stream:
+        """Open the page's stream of events."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("GET", f"/page/stream?topology={topology}", headers=self.headers)
+        return Stream(connection, connection.getresponse())
+
+
+class Stream:
+    """An open page: its events, one after the other."""
+
+    def __init__(self, connection: http.client.HTTPConnection, answer: http.client.HTTPResponse) -> None:
+        self._connection, self._answer = connection, answer
+
+    def next(self) -> tuple[str, Any]:
+        """Return kind and data of the next event."""
+        kind = ""
+        while line := self._answer.readline().decode().rstrip("\n"):
+            if line.startswith("event: "):
+                kind = line[7:]
+            elif line.startswith("data: "):
+                self._answer.readline()
+                return kind, json.loads(line[6:])
+            elif line.startswith(":"):
+                self._answer.readline()
+        raise AssertionError("the stream has ended")
+
+    def close(self) -> None:
+        """Close the page."""
+        self._answer.close()
+        self._connection.close()
+
+
+@contextmanager
+def listening(model: ReadModel, opened: Callable[[], ClusterClient] = nowhere) -> Iterator[Listening]:
+    """Serve a read model at a free port, with the limits of `sparkstorm web`."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(128)
+        port = listener.getsockname()[1]
+        access, connections = Access(local_hosts(port)), Connections(opened)
+        rest = rest_routes(model, Commands(connections))
+        routes = [*rest, *metrics_routes(model), *Page(model, access, connections, "listening").routes()]
+        server = uvicorn.Server(uvicorn.Config(make_app(routes, access), **{**options(), "log_level": "critical"}))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield Listening(port, access.token)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+class Nothing(BasicBolt):
+    outputs = ("value",)
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        return
+
+
+class LargeSource:
+    """Readings of a topology of many components in a chain, whose counts grow with each."""
+
+    def __init__(self, components: int, tasks: int, name: str = "large") -> None:
+        builder = TopologyBuilder()
+        builder.set_spout("c0", FeederSpout(["value"]), tasks)
+        for n in range(1, components):
+            builder.set_bolt(f"c{n}", Nothing(), tasks).shuffle_grouping(f"c{n - 1}")
+        self._outline: TopologyOutline = outline_of(builder.build(), merge({}))
+        sizes = dict(self._outline.executors_by_component)
+        self._base = TopologyBase(f"{name}-1-1", name, 0, TopologyStatus.ACTIVE, 10, sizes, "", "")
+        self.reads = 0
+
+    def read(self) -> Reading:
+        """Return the next second."""
+        self.reads += 1
+        now_ms = 1000 * self.reads
+        counts = {
+            task: TaskCounts(component, 1, executed=100 * self.reads + task, emitted=100 * self.reads, busy_us=300 * now_ms)
+            for task, component in self._outline.component_by_task.items()
+        }
+        edges = {
+            (each.component, each.stream, name): EdgeCounts(100 * self.reads, 100 * self.reads, self.reads, 1000)
+            for name, component in self._outline.components.items()
+            for each in component.inputs
+        }
+        progress = Progress(counts, {40: 10 * self.reads}, now_ms=now_ms, edges=edges, commits=self.reads)
+        found = TopologyReading(self._base, self._outline, None, look=Look({"node-1:6700": progress}, {}))
+        return Reading(now_ms, {self._base.topology_id: found})
