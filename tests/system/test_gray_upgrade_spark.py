@@ -143,73 +143,97 @@ def processes(terminals: Terminals, handle: TopologyHandle) -> dict[WorkerSlot, 
     return found
 
 
+def wait_for_work(terminals: Terminals, handle: TopologyHandle) -> None:
+    """Wait until 200 more trees are acked."""
+    before = handle.progress().acked
+    terminals.wait(lambda: handle.progress().acked > before + 200, "more work")
+
+
+def require_exact_end(terminals: Terminals, handle: TopologyHandle, gate: str, versions: set[str]) -> None:
+    """Open the gate, follow the topology to its end and check its counts, to which each of these versions has added."""
+    (terminals.folder / gate).touch()
+    status, out, err = terminals.run("follow", handle.name)
+    assert status == 0, out + err
+    assert versions == versions_of_exact_counts(handle, terminals.folder)
+
+
 def test_three_batches_a_rollback_by_hand_and_one_by_itself(terminals: Terminals) -> None:
-    run = terminals.run
     (terminals.folder / "lines.txt").write_text("\n".join(LINES) + "\n")
     terminals.wait(lambda: "Ctrl-C stops the cluster" in terminals.output.read_text(), "the cluster")
-    assert run("submit", "one.yaml", "--detach")[0] == 0
+    assert terminals.run("submit", "one.yaml", "--detach")[0] == 0
     with connect(terminals.connection) as cluster:
         handle = cluster.topology("words")
-
-        def works() -> None:
-            before = handle.progress().acked
-            terminals.wait(lambda: handle.progress().acked > before + 200, "more work")
-
-        works()
-        recording = recording_of(terminals, 300)
-        odd = shadowed(terminals, "start", "odd.yaml", "--num", "1", "--shadow", str(recording), "--tuples", "200")
-        assert odd.returncode == 1 and "tuples come out differently with the new code; first split#" in odd.stderr, odd
-        assert handle.status() == "ACTIVE"
-
-        status, out, err = run("upgrade", "start", "odd.yaml", "--num", "1", "--live-shadow", "split", "--tuples", "100000")
-        assert status == 1 and "come out differently in the shadow of split#" in out, out + err
-        assert "; the first:\n  split#" in out and ": emitted: {'default': [['" in out and "['odd']" in out, out
-        assert handle.status() == "ACTIVE"
-        works()
-
-        for module, words in NOT_BESIDE.items():
-            status, out, err = run("upgrade", "start", f"{module}.yaml", "--num", "1")
-            assert status == 1 and words in err and "Traceback" not in err and not out, (module, out, err)
-        assert handle.status() == "ACTIVE"
-
-        first = terminals.json("upgrade", "start", "two.yaml", "--num", "1", "--live-shadow", "split", "--tuples", "400")
-        assert (first["status"], len(first["upgraded"]), len(first["remaining"])) == ("UPGRADING", 1, 3), first
-        works()
-        upgraded = WorkerSlot.parse(first["upgraded"][0])
-        os.kill(processes(terminals, handle)[upgraded], signal.SIGKILL)  # it comes back with the new code
-        second = terminals.json("upgrade", "continue", "words", "--num", "2")
-        assert set(first["upgraded"]) < set(second["upgraded"]) and len(second["remaining"]) == 1, second
-        status, _, err = run("upgrade", "start", "two.yaml", "--num", "1")
-        assert status == 1 and "a gray upgrade of words is in progress" in err
-        works()
-        third = terminals.json("upgrade", "continue", "words", "--num", "1")
-        assert (third["status"], third["stage"], third["other_code"]) == ("ACTIVE", "NONE", []), third
-        works()
-
-        named = sorted(map(str, handle.slots()))[:2]
-        again = terminals.json("upgrade", "start", "one.yaml", "--workers", *named)
-        assert again["upgraded"] == named and again["other_code"] == named, again
-        works()
-        back = terminals.json("upgrade", "rollback", "words")
-        assert (back["status"], back["stage"], back["other_code"]) == ("ACTIVE", "NONE", []), back
-        assert "asked for by a request" in back["last_rollback"]["text"]
-        works()
-
-        assert run("upgrade", "start", "bad.yaml", "--component", "split", "--num", "2", "--no-wait")[0] == 0
-        terminals.wait(lambda: "'split' fails" in handle.upgrade.status().last_rollback.text, "the rollback")  # type: ignore[union-attr]
-        terminals.wait(lambda: handle.status() == "ACTIVE", "its end")
-        status, out, _ = run("upgrade", "status", "words")
-        assert status == 0 and "no gray upgrade is under way" in out and "of its tuples in upgraded workers" in out, out
-        works()
-
-        (terminals.folder / "gate").touch()
-        status, out, err = run("follow", "words")
-        assert status == 0, out + err
-        assert {"$v1", "$v2", "$v3"} == versions_of_exact_counts(handle, terminals.folder)
+        wait_for_work(terminals, handle)
+        require_shadows_that_show_odd_code(terminals, handle)
+        wait_for_work(terminals, handle)
+        require_code_that_cannot_run_beside_refused(terminals, handle)
+        upgrade_in_three_batches(terminals, handle)
+        wait_for_work(terminals, handle)
+        roll_back_by_hand(terminals, handle)
+        wait_for_work(terminals, handle)
+        require_failing_code_rolled_back(terminals, handle)
+        wait_for_work(terminals, handle)
+        require_exact_end(terminals, handle, "gate", {"$v1", "$v2", "$v3"})
         assert handle.progress().parked == 0
-        assert run("kill", "words", "--wait", "0")[0] == 0
+        assert terminals.run("kill", "words", "--wait", "0")[0] == 0
     deaths_in_an_upgrade(terminals)
     assert terminals.stop() == 0
+
+
+def require_shadows_that_show_odd_code(terminals: Terminals, handle: TopologyHandle) -> None:
+    """An upgrade to code that emits more does not begin: neither after a recording's shadow nor after a live one."""
+    recording = recording_of(terminals, 300)
+    odd = shadowed(terminals, "start", "odd.yaml", "--num", "1", "--shadow", str(recording), "--tuples", "200")
+    assert odd.returncode == 1 and "tuples come out differently with the new code; first split#" in odd.stderr, odd
+    assert handle.status() == "ACTIVE"
+
+    status, out, err = terminals.run("upgrade", "start", "odd.yaml", "--num", "1", "--live-shadow", "split", "--tuples", "100000")
+    assert status == 1 and "come out differently in the shadow of split#" in out, out + err
+    assert "; the first:\n  split#" in out and ": emitted: {'default': [['" in out and "['odd']" in out, out
+    assert handle.status() == "ACTIVE"
+
+
+def require_code_that_cannot_run_beside_refused(terminals: Terminals, handle: TopologyHandle) -> None:
+    for module, words in NOT_BESIDE.items():
+        status, out, err = terminals.run("upgrade", "start", f"{module}.yaml", "--num", "1")
+        assert status == 1 and words in err and "Traceback" not in err and not out, (module, out, err)
+    assert handle.status() == "ACTIVE"
+
+
+def upgrade_in_three_batches(terminals: Terminals, handle: TopologyHandle) -> None:
+    """Upgrade one, two and one of four workers; kill an upgraded one in between."""
+    first = terminals.json("upgrade", "start", "two.yaml", "--num", "1", "--live-shadow", "split", "--tuples", "400")
+    assert (first["status"], len(first["upgraded"]), len(first["remaining"])) == ("UPGRADING", 1, 3), first
+    wait_for_work(terminals, handle)
+    upgraded = WorkerSlot.parse(first["upgraded"][0])
+    os.kill(processes(terminals, handle)[upgraded], signal.SIGKILL)  # it comes back with the new code
+    second = terminals.json("upgrade", "continue", "words", "--num", "2")
+    assert set(first["upgraded"]) < set(second["upgraded"]) and len(second["remaining"]) == 1, second
+    status, _, err = terminals.run("upgrade", "start", "two.yaml", "--num", "1")
+    assert status == 1 and "a gray upgrade of words is in progress" in err
+    wait_for_work(terminals, handle)
+    third = terminals.json("upgrade", "continue", "words", "--num", "1")
+    assert (third["status"], third["stage"], third["other_code"]) == ("ACTIVE", "NONE", []), third
+
+
+def roll_back_by_hand(terminals: Terminals, handle: TopologyHandle) -> None:
+    """Upgrade two workers that are named, and take them back by a request."""
+    named = sorted(map(str, handle.slots()))[:2]
+    again = terminals.json("upgrade", "start", "one.yaml", "--workers", *named)
+    assert again["upgraded"] == named and again["other_code"] == named, again
+    wait_for_work(terminals, handle)
+    back = terminals.json("upgrade", "rollback", "words")
+    assert (back["status"], back["stage"], back["other_code"]) == ("ACTIVE", "NONE", []), back
+    assert "asked for by a request" in back["last_rollback"]["text"]
+
+
+def require_failing_code_rolled_back(terminals: Terminals, handle: TopologyHandle) -> None:
+    """Code that fails one tuple in fifty is taken back by Nimbus."""
+    assert terminals.run("upgrade", "start", "bad.yaml", "--component", "split", "--num", "2", "--no-wait")[0] == 0
+    terminals.wait(lambda: "'split' fails" in handle.upgrade.status().last_rollback.text, "the rollback")  # type: ignore[union-attr]
+    terminals.wait(lambda: handle.status() == "ACTIVE", "its end")
+    status, out, _ = terminals.run("upgrade", "status", "words")
+    assert status == 0 and "no gray upgrade is under way" in out and "of its tuples in upgraded workers" in out, out
 
 
 BAD = 5
@@ -227,12 +251,7 @@ def test_ten_upgrades_in_a_row_with_a_topology_master_and_one_bad_in_the_middle(
     assert terminals.run("submit", "u10.yaml", "--detach")[0] == 0
     with connect(terminals.connection) as cluster:
         handle = cluster.topology("words")
-
-        def works() -> None:
-            before = handle.progress().acked
-            terminals.wait(lambda: handle.progress().acked > before + 200, "more work")
-
-        works()
+        wait_for_work(terminals, handle)
         for n in range(10):
             if n == BAD:
                 assert terminals.run("upgrade", "start", f"u{n}.yaml", "--component", "split", "--num", "1", "--no-wait")[0] == 0
@@ -241,14 +260,11 @@ def test_ten_upgrades_in_a_row_with_a_topology_master_and_one_bad_in_the_middle(
             else:
                 status, out, err = terminals.run("upgrade", "start", f"u{n}.yaml", "--num", "9")
                 assert status == 0 and "the gray upgrade is complete: all " in out, (n, out, err)
-            works()
+            wait_for_work(terminals, handle)
             assert cluster.state.upgrade_state(handle.topology_id) == UpgradeState(None), n
         (error,) = handle.errors("__topology_master")
         assert "component 'split' fails" in error.text and "% of its tuples in upgraded workers, 0.00 % in the others" in error.text
-        (terminals.folder / "gate").touch()
-        status, out, err = terminals.run("follow", "words")
-        assert status == 0, out + err
-        assert {f"$u{n}" for n in range(11)} == versions_of_exact_counts(handle, terminals.folder)
+        require_exact_end(terminals, handle, "gate", {f"$u{n}" for n in range(11)})
         assert handle.progress().parked == 0
     assert terminals.stop() == 0
 
@@ -262,38 +278,11 @@ def deaths_in_an_upgrade(terminals: Terminals) -> None:
     assert terminals.run("submit", "m-one.yaml", "--detach")[0] == 0
     with connect(terminals.connection) as cluster:
         handle = cluster.topology("mastered")
-
-        def works() -> None:
-            before = handle.progress().acked
-            terminals.wait(lambda: handle.progress().acked > before + 200, "more work")
-
-        def slot_processes() -> dict[WorkerSlot, int]:  # read before an upgrade: a worker that is being replaced has no heartbeat
-            return {slot: slot_of(pid) for slot, pid in processes(terminals, handle).items()}
-
-        def rests_with(number: int) -> bool:
-            found = handle.upgrade.status()
-            return not found.upgrading and len(found.upgraded) == number and found.status == "UPGRADING"
-
-        works()
-        (master,) = set(handle.slots()) - set(handle.upgrade.status().remaining)
-        slots = slot_processes()
-        assert terminals.run("upgrade", "start", "m-two.yaml", "--num", "1", "--no-wait")[0] == 0
-        os.kill(slots[master], signal.SIGKILL)
-        terminals.wait(lambda: rests_with(1), "the first batch after the death of the topology master's slot")
-        works()
-        slots, first = slot_processes(), set(handle.upgrade.status().upgraded)
-        batch: set[WorkerSlot] = set()
-
-        def has_begun() -> bool:
-            found = handle.upgrade.status()
-            batch.update({*found.upgrading, *found.upgraded} - first)
-            return bool(batch)
-
-        assert terminals.run("upgrade", "continue", "mastered", "--num", "1", "--no-wait")[0] == 0
-        terminals.wait(has_begun, "the second batch")
-        os.kill(slots[batch.pop()], signal.SIGKILL)
-        terminals.wait(lambda: rests_with(2), "the second batch after the death of its slot")
-        works()
+        wait_for_work(terminals, handle)
+        kill_the_master_in_the_first_batch(terminals, handle)
+        wait_for_work(terminals, handle)
+        kill_a_slot_in_the_second_batch(terminals, handle)
+        wait_for_work(terminals, handle)
         assert terminals.run("upgrade", "continue", "mastered", "--num", "9", "--no-wait")[0] == 0
         terminals.process.kill()
         terminals.process.wait(900)
@@ -310,7 +299,38 @@ def deaths_in_an_upgrade(terminals: Terminals) -> None:
             return found.status == "ACTIVE" and not found.other_code
 
         terminals.wait(is_over, "the end of the upgrade")
-        (terminals.folder / "gate-m").touch()
-        status, out, err = terminals.run("follow", "mastered")
-        assert status == 0, out + err
-        assert {"$v1", "$v2"} == versions_of_exact_counts(handle, terminals.folder)
+        require_exact_end(terminals, handle, "gate-m", {"$v1", "$v2"})
+
+
+def kill_the_master_in_the_first_batch(terminals: Terminals, handle: TopologyHandle) -> None:
+    (master,) = set(handle.slots()) - set(handle.upgrade.status().remaining)
+    slots = slot_processes(terminals, handle)
+    assert terminals.run("upgrade", "start", "m-two.yaml", "--num", "1", "--no-wait")[0] == 0
+    os.kill(slots[master], signal.SIGKILL)
+    terminals.wait(lambda: rests_with(handle, 1), "the first batch after the death of the topology master's slot")
+
+
+def kill_a_slot_in_the_second_batch(terminals: Terminals, handle: TopologyHandle) -> None:
+    slots, first = slot_processes(terminals, handle), set(handle.upgrade.status().upgraded)
+    batch: set[WorkerSlot] = set()
+
+    def has_begun() -> bool:
+        found = handle.upgrade.status()
+        batch.update({*found.upgrading, *found.upgraded} - first)
+        return bool(batch)
+
+    assert terminals.run("upgrade", "continue", "mastered", "--num", "1", "--no-wait")[0] == 0
+    terminals.wait(has_begun, "the second batch")
+    os.kill(slots[batch.pop()], signal.SIGKILL)
+    terminals.wait(lambda: rests_with(handle, 2), "the second batch after the death of its slot")
+
+
+def slot_processes(terminals: Terminals, handle: TopologyHandle) -> dict[WorkerSlot, int]:
+    """Return the process ids of all slots; not in an upgrade: a worker that is being replaced has no heartbeat."""
+    return {slot: slot_of(pid) for slot, pid in processes(terminals, handle).items()}
+
+
+def rests_with(handle: TopologyHandle, number: int) -> bool:
+    """Return whether an upgrade rests between two batches with so many upgraded workers."""
+    found = handle.upgrade.status()
+    return not found.upgrading and len(found.upgraded) == number and found.status == "UPGRADING"
