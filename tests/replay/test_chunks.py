@@ -13,6 +13,7 @@ from sparkstorm.errors import CodecError
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.job import RunSettings, make_job
 from sparkstorm.replay.plan import make_plan
+from sparkstorm.replay.tasks.chunk_reader import rows_by_time
 from sparkstorm.replay.tasks.chunks import ROWS, START, Chunk, ChunkWriter, order_of, unpack_rows
 from sparkstorm.replay.tasks.stage import StageRun
 from tests.replay.random_topologies import random_topology
@@ -74,3 +75,43 @@ def test_a_stage_that_runs_again_on_chunks_in_another_order_makes_the_same_chunk
         assert runs[0] == runs[1] == runs[2]
         made[stage.number] = runs[0]
     assert sum(len(chunks) for chunks in made.values()) > len(made)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_of_several_senders_are_read_by_time_then_sender_then_place(seed: int) -> None:
+    """Senders that follow each other in time, that overlap, and that meet in one moment."""
+    random = Random(seed)
+    chunks: list[Chunk] = []
+    for number in range(4):
+        writer, at_ms = ChunkWriter(Codec(), number, is_timed=True), random.choice([0, 0, 2_000 * number])
+        for stream in random.choice(["a", "ab"]) * 6:
+            rows = []
+            for _ in range(random.choice([1, 300, 2_500])):
+                at_ms += random.choice([0, 0, 1])
+                rows.append(((number, at_ms), at_ms, None))
+            chunks += writer.rows(1, number, stream, rows)
+            at_ms -= random.choice([0, 0, 5]) if stream == "b" else 0
+    check_order(chunks)
+
+
+@pytest.mark.parametrize("first_writer", [0, 1])
+def test_rows_of_the_moment_in_which_a_chunk_ends_are_read_by_sender_then_place(first_writer: int) -> None:
+    """The chunk that begins later has the smaller number, of its sender or among those of its sender."""
+    writers = [ChunkWriter(Codec(), number, is_timed=True) for number in (0, 1)]
+    later = list(writers[first_writer].rows(1, 1, "b", [((f"b{n}",), 5, None) for n in range(3)]))
+    earlier = list(writers[1].rows(1, 1, "a", [((f"a{at_ms}",), at_ms, None) for at_ms in (3, 5)]))
+    check_order([*later, *earlier])
+
+
+def check_order(chunks: list[Chunk]) -> None:
+    """Compare the rows that are read with all rows sorted by time, sender, number of the chunk and place in it."""
+    expected = [
+        (at_ms, chunk.source, chunk.seq, place, values)
+        for chunk in chunks
+        for place, (values, at_ms) in enumerate(zip(*unpack_rows(Codec(), chunk), strict=True))
+    ]
+    numbers: Any = lambda chunk, values: [chunk.seq] * len(values)  # in the place of sources  # noqa: E731
+    lists = list(rows_by_time(Codec(), sorted(chunks, key=order_of), numbers))
+    found = [(at_ms, seq, values) for rows in lists for values, at_ms, seq in rows]
+    assert all(lists)
+    assert found == [(at_ms, seq, values) for at_ms, _, seq, _, values in sorted(expected)]

@@ -1,7 +1,7 @@
 """Reads the chunks of one task: initial state, clocks of partitions, rows by virtual time or source by source. PURE.
 
 Chunks come sorted by (time of the first row, source, position), and the times of one source never fall. So a row earlier
-than the newest chunk's first row has its final position; only rows in which sources overlap are buffered.
+than the newest chunk's first row has its final position; only rows in which sources overlap are buffered and sorted.
 
 Lateness across partitions: a live spout task has one clock per subscriber over all rows that it emits to it. In a replay the
 rows of one input lie in partitions, each with a clock of its own. Every partition therefore sends its newest time to the
@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby, repeat
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
@@ -34,23 +34,90 @@ SourcesOf = Callable[[Chunk, Sequence[tuple[Any, ...]]], Iterable[Source]]
 
 def rows_by_time(codec: Codec, chunks: Iterable[Chunk], sources_of: SourcesOf) -> Iterator[list[Any]]:
     """Yield one task's rows in the order of their times, in lists."""
-    gathered: list[Keyed] = []
-    enough = _LEAST_ROWS
+    waiting, settled = _Waiting(), list[Any]()
     for chunk in chunks:
-        if len(gathered) >= enough:
-            gathered.sort(key=itemgetter(0, 1, 2))
-            until = bisect_left(gathered, chunk.first_ms, key=itemgetter(0))
-            yield [(values, at_ms, source) for at_ms, _, _, values, source in gathered[:until]]
-            del gathered[:until]
-            # Twice what was left over: where sources overlap widely, sorting
-            # after every chunk would be quadratic in the rows that wait.
-            enough = 2 * len(gathered) + _LEAST_ROWS
+        settled += waiting.take_before(chunk)
+        if len(settled) >= _LEAST_ROWS:
+            yield settled
+            settled = []
         rows, times = unpack_rows(codec, chunk)
-        values, first = list(rows), chunk.seq * _STRIDE
-        places = range(first, first + chunk.rows)
-        gathered += zip(times, repeat(chunk.source), places, values, sources_of(chunk, values), strict=False)
-    gathered.sort(key=itemgetter(0, 1, 2))
-    yield [(values, at_ms, source) for at_ms, _, _, values, source in gathered]
+        values = list(rows)
+        waiting.add(_Part(chunk, values, list(times), sources_of(chunk, values)))
+    if settled := settled + waiting.take_all():
+        yield settled
+
+
+class _Part(NamedTuple):
+    """Rows of one chunk, column by column."""
+
+    chunk: Chunk
+    values: list[tuple[Any, ...]]
+    times: list[int]
+    sources: Iterable[Source]
+
+    def keyed(self) -> Iterator[Keyed]:
+        """Return its rows behind their places in the order of all rows."""
+        first = self.chunk.seq * _STRIDE
+        places = range(first, first + len(self.values))
+        return zip(self.times, repeat(self.chunk.source), places, self.values, self.sources, strict=False)
+
+
+class _Waiting:
+    """Rows that a later chunk may come before."""
+
+    def __init__(self) -> None:
+        self._parts: list[_Part] = []
+        self._keyed: list[Keyed] = []
+        self._size = 0
+        self._newest = (NEVER, NEVER, NEVER)  # time, source and position of the last row's chunk, or later ones
+        self._enough = _LEAST_ROWS
+
+    def add(self, part: _Part) -> None:
+        """Add the rows of the next chunk."""
+        self._parts.append(part)
+        self._size += len(part.values)
+        newest = max(part.times, default=NEVER), part.chunk.source, part.chunk.seq
+        self._newest = max(newest, self._newest) if self._size > len(part.values) else newest
+
+    def take_before(self, chunk: Chunk) -> list[Any]:
+        """Remove and return rows that come before all of this chunk and of later ones: all such rows, or none yet of a few."""
+        # The usual history: what senders have sent follows each other in time. Then nothing is sorted, and no row
+        # gets a key.
+        if self._newest <= (chunk.first_ms, chunk.source, chunk.seq):
+            return self.take_all()
+        if self._size < self._enough:
+            return []
+        self._sort()
+        until = bisect_left(self._keyed, chunk.first_ms, key=itemgetter(0))
+        taken = _rows(self._keyed[:until])
+        del self._keyed[:until]
+        self._size = len(self._keyed)
+        # Twice what was left over: where sources overlap widely, sorting
+        # after every chunk would be quadratic in the rows that wait.
+        self._enough = 2 * self._size + _LEAST_ROWS
+        return taken
+
+    def take_all(self) -> list[Any]:
+        """Remove and return all rows."""
+        part = self._parts[0] if len(self._parts) == 1 and not self._keyed else None
+        if part is not None and part.times == sorted(part.times):
+            taken = list(zip(part.values, part.times, part.sources, strict=False))
+        else:
+            self._sort()
+            taken = _rows(self._keyed)
+        self._parts, self._keyed = [], []
+        self._size, self._enough = 0, _LEAST_ROWS
+        return taken
+
+    def _sort(self) -> None:
+        for part in self._parts:
+            self._keyed += part.keyed()
+        self._parts.clear()
+        self._keyed.sort(key=itemgetter(0, 1, 2))
+
+
+def _rows(keyed: Iterable[Keyed]) -> list[Any]:
+    return [(values, at_ms, source) for at_ms, _, _, values, source in keyed]
 
 
 class PartitionClocks:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from sparkstorm.api.columns import batch_of, rows_of
 from sparkstorm.errors import CodecError
 from sparkstorm.executor.pieces import is_piece
+from sparkstorm.model.compiled import core
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.tasks.batches import OutEdge, Sizer, is_batch, pack_batch, put_together, slices, unpack_batch
@@ -65,10 +66,14 @@ def source_number(stage: int, partition: int) -> int:
 
 def pack_rows(codec: Codec, rows: Sequence[Row], is_timed: bool) -> bytes:
     """Return the bytes of rows, column by column; CodecError for a value outside the codec's closed set."""
-    values, times, *_ = zip(*rows, strict=True)
     # By columns: that is how results are written, and a
     # batch of Arrow is made of columns, not of rows.
-    return codec.pack([list(times) if is_timed else None, [list(column) for column in zip(*values, strict=True)]])
+    if core is not None and (found := core.split(rows)) is not None:
+        columns, times, _ = found
+    else:
+        values, times, *_ = zip(*rows, strict=True)
+        columns = [list(column) for column in zip(*values, strict=True)]
+    return codec.pack([list(times) if is_timed else None, columns])
 
 
 def unpack_rows(codec: Codec, chunk: Chunk) -> tuple[Iterable[tuple[Any, ...]], Iterable[int]]:
