@@ -13,7 +13,7 @@ from typing import Any
 from sparkstorm.api.collector import BasicOutputCollector, SpoutOutputCollector
 from sparkstorm.api.components import BasicBolt, Conf, Outputs, ReplayableSpout, StatefulBolt
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.api.functions import Declaration, WindowShape, declaration_of, emit_rows, row_of
+from sparkstorm.api.functions import Declaration, WindowShape, declaration_of, emit_rows, raise_inside, row_of
 from sparkstorm.api.windows import Count, FoldingBolt, Window, WindowedBolt
 from sparkstorm.errors import InvalidTopologyError, show
 from sparkstorm.model.tuples import Tuple
@@ -41,7 +41,7 @@ class FunctionBolt(_OfFunction, BasicBolt):
         """Emit what the function yields for a tuple."""
         rows = self._function(tup)
         if self._yields:
-            emit_rows(rows, collector.emit)
+            emit_rows(rows, collector.emit, raise_inside)
 
 
 class StatefulFunctionBolt(_OfFunction, StatefulBolt):
@@ -51,7 +51,7 @@ class StatefulFunctionBolt(_OfFunction, StatefulBolt):
         """Emit what the function yields for a tuple."""
         rows = self._function(tup, self.state)
         if self._yields:
-            emit_rows(rows, collector.emit)
+            emit_rows(rows, collector.emit, raise_inside)
 
 
 class WindowFunctionBolt(_OfFunction, WindowedBolt):
@@ -61,7 +61,7 @@ class WindowFunctionBolt(_OfFunction, WindowedBolt):
         """Emit what the function yields for a window."""
         rows = self._function(window)
         if self._yields:
-            emit_rows(rows, collector.emit)
+            emit_rows(rows, collector.emit, raise_inside)
 
 
 class FoldFunctionBolt(FoldingBolt):

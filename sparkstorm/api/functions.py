@@ -14,6 +14,7 @@ from typing import Any, Literal, NoReturn, TypeVar, overload
 from sparkstorm.api.components import Effects
 from sparkstorm.api.state import KeyValueState
 from sparkstorm.api.windows import Count, Duration
+from sparkstorm.model.compiled import core
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 Kind = Literal["bolt", "windowed", "fold", "spout"]
@@ -198,16 +199,21 @@ def row_of(value: Any) -> Any:
     return value if isinstance(value, tuple) else (value,)
 
 
-def emit_rows(rows: Any, emit: Callable[[Any], None]) -> None:
-    """Emit every row that a generator yields; an error of `emit` is raised at the `yield` of the row."""
+def _emit_rows(rows: Any, emit: Callable[[Any], None], raise_inside: Callable[[Any, Exception], NoReturn]) -> None:
+    """Emit every row that a generator yields; an error of `emit` is raised at the `yield` of the row. Twin of the core's."""
     for row in rows:
         try:
             emit(row if isinstance(row, tuple) else (row,))
         except Exception as error:
-            _raise_inside(rows, error)
+            raise_inside(rows, error)
 
 
-def _raise_inside(rows: Any, error: Exception) -> NoReturn:
+emit_rows: Callable[[Any, Callable[[Any], None], Callable[[Any, Exception], NoReturn]], None]
+emit_rows = _emit_rows if core is None else core.emit_rows
+
+
+def raise_inside(rows: Any, error: Exception) -> NoReturn:
+    """Raise an error at the `yield` where a generator waits."""
     with contextlib.suppress(StopIteration):
         rows.throw(error)
     raise error  # the function has caught it, but its tuple cannot succeed without the row

@@ -38,6 +38,7 @@ MAX_ROWS_PER_TUPLE = 1_000_000
 # Rows that are weighed to estimate all: the budget of an epoch is a rough one. Half of it errs more where
 # few rows are large, double costs each turn twice as much.
 _SAMPLE = 16
+_MOST_PICKS = 8  # MOST_PICKS of the compiled core
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,11 @@ class Route:
         self.is_direct = is_direct
         self.subscriptions: list[Subscription] = []
         self._codec = codec
+
+    @property
+    def rest(self) -> Callable[[Any, int], Any]:
+        """Return what decides about values that are neither scalars nor plain containers."""
+        return self._codec.rest
 
     def subscribe(
         self, grouping: Grouping, targets: Sequence[Target], task: int, seed: int, output: OutputClock | None = None
@@ -318,15 +324,26 @@ def _size(value: Any) -> int:
 
 
 def fast_emit(emitter: Emitter) -> Callable[..., None]:
-    """Return `emitter.emit`, with the usual case (one subscriber of the default stream) in the compiled core.
+    """Return `emitter.emit`, with the usual case in the compiled core: subscribers of the default stream that get one row each.
 
     The core calls `emitter.emit` for every other case, so that checks and errors exist once.
     """
     route = emitter.routes.get(DEFAULT_STREAM)
-    if core is None or route is None or route.pick is None or route.is_direct or emitter.is_strict:
+    if core is None or route is None or route.is_direct or emitter.is_strict:
+        return emitter.emit
+    if route.multis or not 1 <= len(route.singles) <= _MOST_PICKS:
         return emitter.emit
     made: Callable[..., None] = core.Emit(
-        emitter, emitter.roots_slot, emitter.log, route.pick, route.source, route.width, DEFAULT_STREAM, emitter.emit
+        emitter,
+        emitter.roots_slot,
+        emitter.log,
+        emitter.spreads,
+        tuple(route.singles),
+        route.source,
+        route.width,
+        DEFAULT_STREAM,
+        emitter.emit,
+        route.rest,
     )
     return made
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparkstorm.grouping.routes import PickMany, PickOne, Rows, Target
+from sparkstorm.model.compiled import core
 from sparkstorm.model.tuples import Source
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.watermarks import END, IDLE, LAST_MS, NEVER, SourceClock
@@ -84,18 +85,20 @@ class OutputClock:
             return pick
         clock, position, late_by_rows = self.clock, self._position, self._late_by_rows
 
+        def look(rows: Rows, at_ms: int) -> Rows:
+            if at_ms > clock.newest_ms:
+                if at_ms <= LAST_MS:
+                    clock.set_newest(at_ms)
+            elif 0 <= at_ms < clock.edge_ms and clock.is_older(at_ms):
+                return late_by_rows[id(rows)]
+            return rows
+
         def pick_by_time(values: tuple[Any, ...]) -> Rows:
             rows = pick(values)
             at_ms = values[position]
-            if type(at_ms) is int:
-                if at_ms > clock.newest_ms:
-                    if at_ms <= LAST_MS:
-                        clock.set_newest(at_ms)
-                elif 0 <= at_ms < clock.edge_ms and clock.is_older(at_ms):
-                    return late_by_rows[id(rows)]
-            return rows
+            return look(rows, at_ms) if type(at_ms) is int else rows
 
-        return pick_by_time
+        return pick_by_time if core is None else core.TimedPick(pick, position, clock, LAST_MS, look)
 
     def many(self, pick: PickMany) -> PickMany:
         """The same for groupings that choose several tasks."""

@@ -7,7 +7,7 @@
 #include <Python.h>
 #include <structmember.h>
 
-#define CORE_VERSION 11 /* VERSION of compiled.py */
+#define CORE_VERSION 12 /* VERSION of compiled.py */
 #if PY_VERSION_HEX >= 0x030D0000 /* they have left the public headers */
 #define _PyDict_GetItem_KnownHash(dict, key, hash) PyDict_GetItemWithError(dict, key)
 #define _PyDict_SetItem_KnownHash(dict, key, value, hash) PyDict_SetItem(dict, key, value)
@@ -181,19 +181,173 @@ static PyTypeObject PickType = {
     .tp_call = PyVectorcall_Call,
 };
 
-/* ---- Emit: values of plain types for one subscriber of the default stream; twin: Emitter.emit ---- */
+/* ---- TimedPick: a picker that keeps the clock of the rows that it is asked about; twin: OutputClock.one ---- */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject *pick, *clock;
+    PyObject *look_closer;                     /* (rows, time) -> rows: for the first row, and those that may be late */
+    Py_ssize_t position;                       /* of the time among the values */
+    Py_ssize_t newest, edge, oldest, distance; /* where the clock has them */
+    long long last;
+} TimedPick;
+
+static PyTypeObject TimedPickType;
+
+static PyObject *timed_rows(TimedPick *self, PyObject *values);
+
+static inline PyObject *
+picked_rows(PyObject *pick, PyObject *values)
+{
+    if (Py_TYPE(pick) == &PickType)
+        return pick_rows((Pick *)pick, values);
+    if (Py_TYPE(pick) == &TimedPickType)
+        return timed_rows((TimedPick *)pick, values);
+    return PyObject_CallOneArg(pick, values);
+}
+
+/* Whether an object is a whole number of 64 bits, and which. */
+static inline int
+read_number(PyObject *object, long long *number)
+{
+    int overflow = 1;
+    if (object != NULL && PyLong_CheckExact(object))
+        *number = PyLong_AsLongLongAndOverflow(object, &overflow);
+    return overflow == 0;
+}
+
+static PyObject *
+timed_rows(TimedPick *self, PyObject *values)
+{
+    PyObject *rows = picked_rows(self->pick, values), *found;
+    PyObject *at = rows == NULL ? NULL : PyTuple_GetItem(values, self->position);
+    if (at == NULL) {
+        Py_XDECREF(rows);
+        return NULL;
+    }
+    if (!PyLong_CheckExact(at))
+        return rows;
+    long long at_ms = 0, newest = 0, edge = 0, oldest = 0, distance = 0;
+    if (read_number(at, &at_ms) && read_number(SLOT(self->clock, self->newest), &newest) &&
+        read_number(SLOT(self->clock, self->edge), &edge) && read_number(SLOT(self->clock, self->oldest), &oldest) &&
+        read_number(SLOT(self->clock, self->distance), &distance)) {
+        if (at_ms <= newest && (at_ms < 0 || at_ms >= edge))
+            return rows;
+        if (at_ms > newest && at_ms >= oldest && at_ms <= self->last && distance >= 0 && distance <= self->last && at_ms >= 0) {
+            PyObject *moved = PyLong_FromLongLong(at_ms - distance);
+            if (moved == NULL) {
+                Py_DECREF(rows);
+                return NULL;
+            }
+            set_slot(self->clock, self->newest, at);
+            set_slot(self->clock, self->edge, moved);
+            Py_DECREF(moved);
+            return rows;
+        }
+    }
+    PyObject *call[3] = {NULL, rows, at};
+    found = PyObject_Vectorcall(self->look_closer, call + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    Py_DECREF(rows);
+    return found;
+}
+
+static PyObject *
+timed_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    if (names != NULL || PyVectorcall_NARGS(nargsf) != 1 || !PyTuple_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "a picker takes the values");
+        return NULL;
+    }
+    return timed_rows((TimedPick *)self, args[0]);
+}
+
+static PyObject *
+timed_new(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    PyObject *pick, *clock, *look_closer;
+    Py_ssize_t position, newest, edge, oldest, distance;
+    long long last;
+    if (!PyArg_ParseTuple(args, "OnOLO", &pick, &position, &clock, &last, &look_closer))
+        return NULL;
+    PyObject *kind = (PyObject *)Py_TYPE(clock);
+    if ((newest = slot_of(kind, "newest_ms")) < 0 || (edge = slot_of(kind, "edge_ms")) < 0 ||
+        (oldest = slot_of(kind, "oldest_ms")) < 0 || (distance = slot_of(kind, "_edge_behind_ms")) < 0)
+        return NULL;
+    TimedPick *self = (TimedPick *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->call = timed_call;
+    self->pick = Py_NewRef(pick);
+    self->clock = Py_NewRef(clock);
+    self->look_closer = Py_NewRef(look_closer);
+    self->position = position;
+    self->newest = newest;
+    self->edge = edge;
+    self->oldest = oldest;
+    self->distance = distance;
+    self->last = last;
+    return (PyObject *)self;
+}
+
+static int
+timed_traverse(TimedPick *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->pick);
+    Py_VISIT(self->clock);
+    Py_VISIT(self->look_closer);
+    return 0;
+}
+
+static int
+timed_clear(TimedPick *self)
+{
+    Py_CLEAR(self->pick);
+    Py_CLEAR(self->clock);
+    Py_CLEAR(self->look_closer);
+    return 0;
+}
+
+static void
+timed_dealloc(TimedPick *self)
+{
+    PyObject_GC_UnTrack(self);
+    timed_clear(self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyTypeObject TimedPickType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sparkstorm.model._core.TimedPick",
+    .tp_doc = "TimedPick(pick, position of the time, clock, last time, look_closer): picker of one list of rows that keeps a clock.",
+    .tp_basicsize = sizeof(TimedPick),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = timed_new,
+    .tp_traverse = (traverseproc)timed_traverse,
+    .tp_clear = (inquiry)timed_clear,
+    .tp_dealloc = (destructor)timed_dealloc,
+    .tp_vectorcall_offset = offsetof(TimedPick, call),
+    .tp_call = PyVectorcall_Call,
+};
+
+/* ---- Emit: values for subscribers of the default stream that get one row each; twin: Emitter.emit ---- */
+
+#define MOST_PICKS 8 /* of emitter.py */
+
+extern PyObject *normal_of(PyObject *value, PyObject *rest, long depth); /* _values.c */
 
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
     PyObject *emitter;
     Py_ssize_t roots; /* where the emitter has them */
-    PyObject *log;
-    PyObject *pick;
+    PyObject *log, *spreads;
+    PyObject *picks; /* a tuple */
     PyObject *source;
     Py_ssize_t width;
     PyObject *stream;
     PyObject *plain;
+    PyObject *rest; /* decides about values that are neither scalars nor plain containers */
 } Emit;
 
 static inline int
@@ -205,11 +359,57 @@ is_scalar(PyObject *value)
 }
 
 static PyObject *
+normal_values(PyObject *values, PyObject *rest)
+{
+    Py_ssize_t size = PyTuple_GET_SIZE(values);
+    PyObject *normal = PyTuple_New(size);
+    for (Py_ssize_t at = 0; normal != NULL && at < size; at++) {
+        PyObject *found = normal_of(PyTuple_GET_ITEM(values, at), rest, 0);
+        if (found == NULL)
+            Py_CLEAR(normal);
+        else
+            PyTuple_SET_ITEM(normal, at, found);
+    }
+    return normal;
+}
+
+/* Append a row to each list and each list to the log; all of it or, with an error, nothing. */
+static int
+put_rows(Emit *self, PyObject **chosen, Py_ssize_t count, PyObject *row)
+{
+    Py_ssize_t mark = PyList_GET_SIZE(self->log), put = 0;
+    int failed = 0;
+    for (; put < count; put++) {
+        if ((failed = PyList_Append(self->log, chosen[put]) < 0))
+            break;
+        if ((failed = PyList_Append(chosen[put], row) < 0)) {
+            cut_list(self->log, PyList_GET_SIZE(self->log) - 1);
+            break;
+        }
+    }
+    if (!failed && count > 1) { /* as Emitter.emit says it: one row emitted, so many sent */
+        PyObject *note = Py_BuildValue("nnii", mark, 1 - count, 0, 0);
+        failed = note == NULL || PyList_Append(self->spreads, note) < 0;
+        Py_XDECREF(note);
+    }
+    if (!failed)
+        return 0;
+    PyObject *error, *value, *trace;
+    PyErr_Fetch(&error, &value, &trace);
+    while (put-- > 0) {
+        cut_list(self->log, PyList_GET_SIZE(self->log) - 1);
+        cut_list(chosen[put], PyList_GET_SIZE(chosen[put]) - 1);
+    }
+    PyErr_Restore(error, value, trace);
+    return -1;
+}
+
+static PyObject *
 emit_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
 {
     Emit *self = (Emit *)callable;
-    Py_ssize_t count = PyVectorcall_NARGS(nargsf);
-    PyObject *values, *rows, *row, *roots;
+    Py_ssize_t count = PyVectorcall_NARGS(nargsf), several = PyTuple_GET_SIZE(self->picks), picked = 0;
+    PyObject *values, *row = NULL, *chosen[MOST_PICKS];
     if (names != NULL || count < 1 || count > 2 || (count == 2 && args[1] != self->stream))
         return PyObject_Vectorcall(self->plain, args, count, names);
     if (PyTuple_CheckExact(args[0]))
@@ -220,55 +420,58 @@ emit_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *na
         return PyObject_Vectorcall(self->plain, args, count, NULL);
     if (values == NULL)
         return NULL;
-    int is_usual = PyTuple_GET_SIZE(values) == self->width;
-    for (Py_ssize_t at = 0; is_usual && at < self->width; at++)
-        is_usual = is_scalar(PyTuple_GET_ITEM(values, at));
-    roots = SLOT(self->emitter, self->roots);
-    if (!is_usual || roots == NULL) {
-        Py_DECREF(values);
+    int is_usual = PyTuple_GET_SIZE(values) == self->width && SLOT(self->emitter, self->roots) != NULL, is_flat = 1;
+    for (Py_ssize_t at = 0; is_usual && is_flat && at < self->width; at++)
+        is_flat = is_scalar(PyTuple_GET_ITEM(values, at));
+    if (is_usual && !is_flat) {
+        Py_SETREF(values, normal_values(values, self->rest));
+        if (values == NULL) {
+            if (!PyErr_ExceptionMatches(PyExc_Exception))
+                return NULL;
+            PyErr_Clear(); /* the plain way raises it again, and names the field */
+            is_usual = 0;
+        }
+    }
+    if (!is_usual) {
+        Py_XDECREF(values);
         return PyObject_Vectorcall(self->plain, args, count, NULL);
     }
-    if (Py_TYPE(self->pick) == &PickType)
-        rows = pick_rows((Pick *)self->pick, values);
-    else
-        rows = PyObject_CallOneArg(self->pick, values);
-    if (rows == NULL) {
-        Py_DECREF(values);
+    for (; picked < several; picked++)
+        if ((chosen[picked] = picked_rows(PyTuple_GET_ITEM(self->picks, picked), values)) == NULL)
+            break;
+    PyObject *roots = SLOT(self->emitter, self->roots);
+    int failed = picked < several || roots == NULL || (row = PyTuple_New(3)) == NULL;
+    if (!failed) {
+        PyTuple_SET_ITEM(row, 0, Py_NewRef(values));
+        PyTuple_SET_ITEM(row, 1, Py_NewRef(roots));
+        PyTuple_SET_ITEM(row, 2, Py_NewRef(self->source));
+        failed = put_rows(self, chosen, several, row) < 0;
+        Py_DECREF(row);
+    }
+    Py_DECREF(values);
+    while (picked-- > 0)
+        Py_DECREF(chosen[picked]);
+    if (failed) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_AttributeError, "an emitter without roots");
         return NULL;
     }
-    roots = SLOT(self->emitter, self->roots);
-    row = PyTuple_New(3);
-    if (row == NULL) {
-        Py_DECREF(values);
-        Py_DECREF(rows);
-        return NULL;
-    }
-    PyTuple_SET_ITEM(row, 0, values);
-    PyTuple_SET_ITEM(row, 1, Py_NewRef(roots));
-    PyTuple_SET_ITEM(row, 2, Py_NewRef(self->source));
-    int failed = PyList_Append(self->log, rows);
-    if (!failed && PyList_Append(rows, row) < 0) {
-        failed = -1;
-        PyObject *error, *value, *trace;
-        PyErr_Fetch(&error, &value, &trace);
-        PyList_SetSlice(self->log, PyList_GET_SIZE(self->log) - 1, PyList_GET_SIZE(self->log), NULL);
-        PyErr_Restore(error, value, trace);
-    }
-    Py_DECREF(row);
-    Py_DECREF(rows);
-    if (failed)
-        return NULL;
     Py_RETURN_NONE;
 }
 
 static PyObject *
 emit_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
-    PyObject *emitter, *log, *pick, *source, *stream, *plain;
+    PyObject *emitter, *log, *spreads, *picks, *source, *stream, *plain, *rest;
     const char *slot;
     Py_ssize_t width;
-    if (!PyArg_ParseTuple(args, "OsO!OOnUO", &emitter, &slot, &PyList_Type, &log, &pick, &source, &width, &stream, &plain))
+    if (!PyArg_ParseTuple(args, "OsO!O!O!OnUOO", &emitter, &slot, &PyList_Type, &log, &PyList_Type, &spreads, &PyTuple_Type, &picks,
+                          &source, &width, &stream, &plain, &rest))
         return NULL;
+    if (PyTuple_GET_SIZE(picks) < 1 || PyTuple_GET_SIZE(picks) > MOST_PICKS) {
+        PyErr_SetString(PyExc_ValueError, "pickers are 1 to 8");
+        return NULL;
+    }
     Py_ssize_t roots = slot_of((PyObject *)Py_TYPE(emitter), slot);
     if (roots < 0)
         return NULL;
@@ -279,12 +482,14 @@ emit_new(PyTypeObject *type, PyObject *args, PyObject *names)
     self->emitter = Py_NewRef(emitter);
     self->roots = roots;
     self->log = Py_NewRef(log);
-    self->pick = Py_NewRef(pick);
+    self->spreads = Py_NewRef(spreads);
+    self->picks = Py_NewRef(picks);
     self->source = Py_NewRef(source);
     self->width = width;
     self->stream = Py_NewRef(stream);
     PyUnicode_InternInPlace(&self->stream);
     self->plain = Py_NewRef(plain);
+    self->rest = Py_NewRef(rest);
     return (PyObject *)self;
 }
 
@@ -293,9 +498,11 @@ emit_traverse(Emit *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->emitter);
     Py_VISIT(self->log);
-    Py_VISIT(self->pick);
+    Py_VISIT(self->spreads);
+    Py_VISIT(self->picks);
     Py_VISIT(self->source);
     Py_VISIT(self->plain);
+    Py_VISIT(self->rest);
     return 0;
 }
 
@@ -304,10 +511,12 @@ emit_clear(Emit *self)
 {
     Py_CLEAR(self->emitter);
     Py_CLEAR(self->log);
-    Py_CLEAR(self->pick);
+    Py_CLEAR(self->spreads);
+    Py_CLEAR(self->picks);
     Py_CLEAR(self->source);
     Py_CLEAR(self->stream);
     Py_CLEAR(self->plain);
+    Py_CLEAR(self->rest);
     return 0;
 }
 
@@ -322,7 +531,8 @@ emit_dealloc(Emit *self)
 static PyTypeObject EmitType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "sparkstorm.model._core.Emit",
-    .tp_doc = "Emit(emitter, slot of its roots, log, pick, source, width, stream, plain): emit of a stream with one subscriber.",
+    .tp_doc = "Emit(emitter, slot of its roots, log, spreads, pickers, source, width, stream, plain, rest): emit of a stream whose "
+              "subscribers get one row each.",
     .tp_basicsize = sizeof(Emit),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = emit_new,
@@ -332,6 +542,81 @@ static PyTypeObject EmitType = {
     .tp_vectorcall_offset = offsetof(Emit, call),
     .tp_call = PyVectorcall_Call,
 };
+
+/* ---- Reader: base of Tuple, which reads values by name or place; twin: the class of that name in model/tuples.py ---- */
+
+static struct {
+    PyTypeObject *tuple, *source;
+    Fields of;
+    Py_ssize_t positions;
+    PyObject *plain;
+} reading;
+
+static PyObject *
+read_item(PyObject *self, PyObject *which)
+{
+    if (reading.tuple == NULL || !PyObject_TypeCheck(self, reading.tuple)) {
+        PyErr_SetString(PyExc_TypeError, "no tuple");
+        return NULL;
+    }
+    PyObject *values = SLOT(self, reading.of.values), *source = SLOT(self, reading.of.source);
+    if (values != NULL && !PyUnicode_CheckExact(which))
+        return PyObject_GetItem(values, which);
+    if (values != NULL && PyTuple_CheckExact(values) && source != NULL && Py_TYPE(source) == reading.source) {
+        PyObject *positions = SLOT(source, reading.positions);
+        PyObject *place = positions == NULL || !PyDict_CheckExact(positions) ? NULL : PyDict_GetItemWithError(positions, which);
+        long long at = 0;
+        if (read_number(place, &at) && at >= 0 && at < PyTuple_GET_SIZE(values))
+            return Py_NewRef(PyTuple_GET_ITEM(values, at));
+        if (PyErr_Occurred())
+            return NULL;
+    }
+    PyObject *call[3] = {NULL, self, which};
+    return PyObject_Vectorcall(reading.plain, call + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+}
+
+/* For the protocol of sequences, such as `reversed`. */
+static PyObject *
+read_place(PyObject *self, Py_ssize_t place)
+{
+    PyObject *which = PyLong_FromSsize_t(place), *found = which == NULL ? NULL : read_item(self, which);
+    Py_XDECREF(which);
+    return found;
+}
+
+static PyMappingMethods reader_mapping = {.mp_subscript = read_item};
+static PySequenceMethods reader_sequence = {.sq_item = read_place};
+
+static PyTypeObject ReaderType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sparkstorm.model._core.Reader",
+    .tp_doc = "Base of tuples: reads their values.",
+    .tp_basicsize = sizeof(PyObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_new = PyType_GenericNew,
+    .tp_as_mapping = &reader_mapping,
+    .tp_as_sequence = &reader_sequence,
+};
+
+PyDoc_STRVAR(set_reading_doc, "set_reading(class of tuples, class of sources, plain): how Reader reads; `plain` is for all unusual cases.");
+
+static PyObject *
+set_reading(PyObject *module, PyObject *args)
+{
+    PyObject *tuple, *source, *plain;
+    Fields of;
+    if (!PyArg_ParseTuple(args, "O!O!O", &PyType_Type, &tuple, &PyType_Type, &source, &plain) || take_fields(tuple, &of) < 0)
+        return NULL;
+    Py_ssize_t positions = slot_of(source, "position_by_field");
+    if (positions < 0)
+        return NULL;
+    reading.of = of;
+    reading.positions = positions;
+    Py_XSETREF(reading.plain, Py_NewRef(plain));
+    Py_XSETREF(reading.source, (PyTypeObject *)Py_NewRef(source));
+    Py_XSETREF(reading.tuple, (PyTypeObject *)Py_NewRef(tuple));
+    Py_RETURN_NONE;
+}
 
 /* ---- Add: MemoryState.add for an int added to an int, or under a new key of int, text or a tuple of them ---- */
 
@@ -609,6 +894,86 @@ run_values(PyObject *module, PyObject *const *args, Py_ssize_t count)
     }
     Py_XDECREF(tuple);
     Py_DECREF(zero);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(tuples_doc, "tuples(rows, tuple_type): a tuple of each row (values, roots, source). Twin: tuples_of of model/tuples.py.");
+
+static PyObject *
+tuples(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Fields of;
+    if (count != 2 || !PyList_CheckExact(args[0]) || !PyType_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "tuples takes a list of rows and a class");
+        return NULL;
+    }
+    if (take_fields(args[1], &of) < 0)
+        return NULL;
+    PyTypeObject *type = (PyTypeObject *)args[1];
+    Py_ssize_t size = PyList_GET_SIZE(args[0]);
+    PyObject *found = PyList_New(size);
+    for (Py_ssize_t at = 0; found != NULL && at < size; at++) {
+        PyObject *tuple = type->tp_alloc(type, 0); /* before the row is looked up: a collection may run code that changes the list */
+        PyObject *row = tuple == NULL || at >= PyList_GET_SIZE(args[0]) ? NULL : PyList_GET_ITEM(args[0], at);
+        if (row == NULL || !PyTuple_CheckExact(row) || PyTuple_GET_SIZE(row) != 3) {
+            if (tuple != NULL)
+                PyErr_SetString(PyExc_TypeError, "a row is values, roots and source");
+            Py_XDECREF(tuple);
+            Py_CLEAR(found);
+            break;
+        }
+        set_slot(tuple, of.values, PyTuple_GET_ITEM(row, 0));
+        set_slot(tuple, of.roots, PyTuple_GET_ITEM(row, 1));
+        set_slot(tuple, of.source, PyTuple_GET_ITEM(row, 2));
+        PyList_SET_ITEM(found, at, tuple);
+    }
+    return found;
+}
+
+PyDoc_STRVAR(emit_rows_doc, "emit_rows(rows, emit, raise_inside): emit what a generator yields; `raise_inside(rows, error)` raises an "
+                            "error of emit at the yield.\n\nTwin: emit_rows of api/functions.py.");
+
+static PyObject *
+emit_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 3 || !PyIter_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "emit_rows takes an iterator and two callables");
+        return NULL;
+    }
+    PyObject *row, *result;
+    while ((row = PyIter_Next(args[0])) != NULL) {
+        if (!PyTuple_Check(row)) {
+            PyObject *packed = PyTuple_Pack(1, row);
+            Py_SETREF(row, packed);
+            if (row == NULL)
+                return NULL;
+        }
+        PyObject *call[2] = {NULL, row};
+        result = PyObject_Vectorcall(args[1], call + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        Py_DECREF(row);
+        if (result != NULL) {
+            Py_DECREF(result);
+            continue;
+        }
+        if (!PyErr_ExceptionMatches(PyExc_Exception))
+            return NULL;
+        PyObject *kind, *error, *trace;
+        PyErr_Fetch(&kind, &error, &trace);
+        PyErr_NormalizeException(&kind, &error, &trace);
+        if (trace != NULL)
+            PyException_SetTraceback(error, trace);
+        result = PyObject_CallFunctionObjArgs(args[2], args[0], error, NULL);
+        Py_XDECREF(kind);
+        Py_XDECREF(error);
+        Py_XDECREF(trace);
+        if (result != NULL) {
+            Py_DECREF(result);
+            PyErr_SetString(PyExc_RuntimeError, "an error was not raised");
+        }
+        return NULL;
+    }
     if (PyErr_Occurred())
         return NULL;
     Py_RETURN_NONE;
@@ -1032,6 +1397,9 @@ static PyMethodDef functions[] = {
     {"run_values", (PyCFunction)(void (*)(void))run_values, METH_FASTCALL, run_values_doc},
     {"run_rows", (PyCFunction)(void (*)(void))run_rows, METH_FASTCALL, run_rows_doc},
     {"fold_cells", (PyCFunction)(void (*)(void))fold_cells, METH_FASTCALL, fold_cells_doc},
+    {"tuples", (PyCFunction)(void (*)(void))tuples, METH_FASTCALL, tuples_doc},
+    {"emit_rows", (PyCFunction)(void (*)(void))emit_rows, METH_FASTCALL, emit_rows_doc},
+    {"set_reading", set_reading, METH_VARARGS, set_reading_doc},
     {"fold", (PyCFunction)(void (*)(void))fold, METH_FASTCALL, fold_doc},
     {"last_rows", (PyCFunction)(void (*)(void))last_rows, METH_FASTCALL, last_rows_doc},
     {"weigh", (PyCFunction)(void (*)(void))weigh, METH_FASTCALL, weigh_doc},
@@ -1051,7 +1419,8 @@ PyInit__core(void)
 {
     PyObject *module = PyModule_Create(&definition);
     one = PyLong_FromLong(1);
-    if (module == NULL || one == NULL || PyModule_AddType(module, &PickType) < 0 || PyModule_AddType(module, &EmitType) < 0 ||
+    if (module == NULL || one == NULL || PyModule_AddType(module, &PickType) < 0 || PyModule_AddType(module, &TimedPickType) < 0 ||
+        PyModule_AddType(module, &EmitType) < 0 || PyModule_AddType(module, &ReaderType) < 0 ||
         PyModule_AddType(module, &AddType) < 0 || PyModule_AddIntConstant(module, "VERSION", CORE_VERSION) < 0 ||
         PyModule_AddFunctions(module, ledger_functions) < 0 || PyModule_AddFunctions(module, resp_functions) < 0 ||
         PyModule_AddFunctions(module, values_functions) < 0)

@@ -8,7 +8,7 @@
 
 #define MAX_DEPTH 64 /* _MAX_DEPTH of codec.py; a deeper value is left to `rest`, which refuses it */
 
-static PyObject *normal_of(PyObject *value, PyObject *rest, long depth);
+PyObject *normal_of(PyObject *value, PyObject *rest, long depth); /* also of emitted values, in _core.c */
 
 /* Whether each receiver reads a scalar as it is: none, true/false, a number of 64 bits, a float, bytes, valid text. */
 static int
@@ -86,7 +86,7 @@ normal_mapping(PyObject *value, PyObject *rest, long depth)
     return normal;
 }
 
-static PyObject *
+PyObject *
 normal_of(PyObject *value, PyObject *rest, long depth)
 {
     if (is_plain(value)) {

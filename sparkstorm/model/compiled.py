@@ -12,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-VERSION = 11
+VERSION = 12
 """Version of the core that these sources work with: CORE_VERSION of `_core.c`."""
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from sparkstorm.model.compiled import core
 from sparkstorm.model.topology import LATE_PREFIX
 
 Roots = int | tuple[int, ...]
@@ -39,7 +40,25 @@ class Source:
             ) from None
 
 
-class Tuple:
+class Reader:
+    """Values of a tuple by name or place. Twin of the core's, which is in its place where there is one."""
+
+    __slots__ = ()
+    values: tuple[Any, ...]
+    source: Source
+
+    def __getitem__(self, which: str | int) -> Any:
+        if type(which) is str:
+            return self.values[self.source.position(which)]
+        return self.values[which]  # type: ignore[index]
+
+
+_read_plainly = Reader.__getitem__
+if core is not None:
+    Reader = core.Reader  # type: ignore[misc]
+
+
+class Tuple(Reader):
     """List of named values, emitted by one task and executed by others; it must not be changed.
 
     `tup["word"]` and `tup[0]` read one value, `tup.values` all of them (the fastest way). `roots` is for acking.
@@ -51,11 +70,6 @@ class Tuple:
         self.values = values
         self.roots = roots
         self.source = source
-
-    def __getitem__(self, which: str | int) -> Any:
-        if type(which) is str:
-            return self.values[self.source.position(which)]
-        return self.values[which]  # type: ignore[index]
 
     def __len__(self) -> int:
         return len(self.values)
@@ -95,6 +109,18 @@ class Tuple:
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value!r}" for name, value in zip(self.fields, self.values, strict=False))
         return f"Tuple({self.component}#{self.task}/{self.stream}: {shown})"
+
+
+if core is not None:
+    core.set_reading(Tuple, Source, _read_plainly)
+
+
+def tuples_of(rows: Sequence[tuple[tuple[Any, ...], Roots, Source]]) -> list[Tuple]:
+    """Return a tuple of each row (values, roots, source)."""
+    if core is not None and type(rows) is list:
+        found: list[Tuple] = core.tuples(rows, Tuple)
+        return found
+    return [Tuple(*row) for row in rows]
 
 
 def each_root(roots: Roots) -> tuple[int, ...]:

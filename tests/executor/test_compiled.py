@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import random
 import re
 import subprocess
@@ -15,21 +17,27 @@ import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.api.builder import Declarer
+from sparkstorm.api.functions import _emit_rows as emit_rows_plainly
+from sparkstorm.api.functions import emit_rows, raise_inside
 from sparkstorm.errors import SparkStormError
 from sparkstorm.executor import emitter as emitters
+from sparkstorm.executor import output_clock
 from sparkstorm.executor import runner as runners
 from sparkstorm.executor import state as states
 from sparkstorm.executor.emitter import Emitter, build_routes, fast_emit
+from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.executor.runner import BasicCollector, BasicRunner
 from sparkstorm.executor.state import Cells, MemoryState, noting
 from sparkstorm.grouping import routes
-from sparkstorm.grouping.routes import own_targets
-from sparkstorm.model import compiled
+from sparkstorm.grouping.routes import Target, own_targets
+from sparkstorm.model import compiled, tuples
 from sparkstorm.model.roots import tracked
+from sparkstorm.model.topology import Grouping
 from sparkstorm.model.tuples import Source, each_root
 from sparkstorm.model.values.codec import SCALARS, Codec
 from sparkstorm.testing import FeederSpout
 from sparkstorm.transport import connection, frames
+from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.worker import epoch as epochs
 from sparkstorm.worker.epoch import Epoch, RandomIds
 
@@ -57,7 +65,7 @@ def each_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 def use(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     core = compiled.core if which == "compiled" else None
-    for module in (emitters, runners, routes, epochs, frames, states, connection):
+    for module in (emitters, runners, routes, epochs, frames, states, connection, output_clock, tuples):
         monkeypatch.setattr(module, "core", core)
     if core is None and compiled.core is not None:
         monkeypatch.setattr(MemoryState, "add", vars(MemoryState)["add"].plain)
@@ -72,11 +80,15 @@ def both(monkeypatch: pytest.MonkeyPatch, what: Callable[[], Any]) -> Iterator[A
             yield what()
 
 
-def emitter_of(grouping: str, is_strict: bool = False) -> Emitter:
+def emitter_of(groupings: str, is_strict: bool = False) -> Emitter:
+    """A spout's emitter to a bolt for each of these groupings, which are divided by `+`."""
     builder = TopologyBuilder()
     builder.set_spout("spout", FeederSpout(["a", "b"]))
-    GROUPINGS[grouping](builder.set_bolt("bolt", _Failing(), 3))
-    made = build_routes(builder.build(), "spout", 1, {"bolt": [2, 3, 4]}, Codec(), 5, {}, own_targets(frozenset({3})))
+    tasks = {}
+    for at, grouping in enumerate(groupings.split(" + ")):
+        GROUPINGS[grouping](builder.set_bolt(f"bolt{at}", _Failing(), 3))
+        tasks[f"bolt{at}"] = [3 * at + 2, 3 * at + 3, 3 * at + 4]
+    made = build_routes(builder.build(), "spout", 1, tasks, Codec(), 5, {}, own_targets(frozenset({3})))
     return Emitter("spout", made, is_strict)
 
 
@@ -93,7 +105,10 @@ def lists_of(emitter: Emitter) -> Any:
     return [[(values, roots) for values, roots, _ in target.rows] for target in targets], [number[id(r)] for r in emitter.log]
 
 
-@pytest.mark.parametrize("grouping", GROUPINGS)
+SEVERAL = ["fields + shuffle", "local + fields + global", "fields + all", "global + partial key", " + ".join(["shuffle"] * 9)]
+
+
+@pytest.mark.parametrize("grouping", [*GROUPINGS, *SEVERAL])
 @pytest.mark.parametrize("is_strict", [False, True])
 def test_emits_are_those_of_the_plain_way(grouping: str, is_strict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def emitted() -> Any:
@@ -108,11 +123,111 @@ def test_emits_are_those_of_the_plain_way(grouping: str, is_strict: bool, monkey
                 emit(values, **how)
             except (SparkStormError, TypeError) as error:
                 found.append(re.sub("0x[0-9a-f]+", "", repr(error)))
-        return lists_of(emitter), found, emitter.take_counts()
+        return lists_of(emitter), found, emitter.spreads[:], emitter.take_counts()
 
     plain, fast = both(monkeypatch, emitted)
     assert plain == fast
     assert any(plain[0][0]) and (plain[1] or not is_strict)
+
+
+@pytest.mark.parametrize("lag_ms", [0, 3])
+def test_clocks_and_late_rows_are_those_of_the_plain_way(lag_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times that rise, fall, repeat, are no time, and lie outside of what a clock takes."""
+    settings = TimeSettings(None, "b", lag_ms, 2, None)
+    source, mark = Source("spout", 1, "default", ("a", "b")), Source("spout", 1, "__watermark", ("stream", "at_ms"))
+
+    def picked() -> Any:
+        chance, targets, late = random.Random(5), [Target(n, [], False) for n in (2, 3)], [Target(n, [], False) for n in (2, 3)]
+        output = OutputClock("default", "bolt", targets, {}, mark)
+        output.watch(settings, source, late)
+        pick = output.one(routes.pick_one(Grouping("fields", ("a",)), [0], targets, 0))
+        number = {id(target.rows): at for at, target in enumerate([*targets, *late])}
+        found, at_ms, clock = [], 10, output.clock
+        assert clock is not None
+        for _ in range(2_000):
+            at_ms += chance.choice([0, 0, 1, 5, -1, -4, -30]) + chance.choice([0, 0, 30])
+            odd = chance.choice([None, "x", True, 1.5, -1, -7, 0, 2**53, 2**53 + 1, 2**70, -(2**70)])
+            time = odd if chance.random() < 0.05 and (type(odd) is not int or odd != 2**53) else at_ms
+            found.append((number[id(pick((chance.choice("abc"), time)))], clock.newest_ms, clock.edge_ms, clock.oldest_ms))
+            if chance.random() < 0.01:
+                clock.take_back(clock.newest_ms - 20)
+        with pytest.raises(IndexError):
+            pick(("a",))
+        return found, clock.behind_ms
+
+    plain, fast = both(monkeypatch, picked)
+    assert plain == fast
+    assert {number for number, *_ in plain[0]} == {0, 1, 2, 3}
+
+
+def test_tuples_of_rows_and_their_values_are_those_of_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source("s", 1, "default", ("a", "b"))
+    rows: list[Any] = [((n, f"w{n}"), n, source) for n in range(5)]
+
+    def made() -> Any:
+        found: list[Any] = tuples.tuples_of(rows)
+        with pytest.raises(TypeError):
+            tuples.tuples_of([*rows, ((1,), 2)])  # type: ignore[list-item]
+        return [(type(tup), tup.values, tup.roots, tup.source, tup["b"], tup[0], tup[-1], tup[:1]) for tup in found]
+
+    plain, fast = both(monkeypatch, made)
+    assert plain == fast and len(plain) == 5
+
+
+class _Text(str):
+    """Text, but not of the class of names."""
+
+
+@pytest.mark.parametrize("which", ["a", "b", "c", _Text("a"), 0, -2, 2, slice(1), slice(None), None, 1.0, True])
+@pytest.mark.parametrize("values", [(1, 2), (1,), [1, 2], ()])
+def test_values_are_read_as_plainly(values: Any, which: Any) -> None:
+    tup = Tuple(values, 0, Source("s", 1, "default", ("a", "b")))
+
+    def said(read: Callable[[], Any]) -> str:
+        try:
+            return repr(read())
+        except Exception as error:
+            return repr(error)
+
+    assert said(lambda: tup[which]) == said(lambda: tuples._read_plainly(tup, which))
+
+
+def test_tuples_are_copied_pickled_and_read_backwards() -> None:
+    tup = Tuple((1, "x"), 7, Source("s", 1, "default", ("a", "b")))
+    for copied in (copy.copy(tup), copy.deepcopy(tup), pickle.loads(pickle.dumps(tup))):
+        assert (copied["b"], copied.roots, copied.source.component) == ("x", 7, "s")
+    assert list(reversed(tup)) == ["x", 1] and list(tup) == [1, "x"]
+    with pytest.raises(AttributeError):
+        Tuple.__new__(Tuple)["a"]
+
+
+@pytest.mark.parametrize("catches", ["nothing", "all", "and raises another"])
+def test_an_error_of_emit_is_raised_at_the_yield(catches: str) -> None:
+    def rows() -> Iterator[Any]:
+        yield 1
+        try:
+            yield 2, 3
+        except ValueError:
+            if catches == "nothing":
+                raise
+            if catches == "and raises another":
+                raise KeyError("another") from None
+        yield 4
+
+    def emit(row: Any) -> None:
+        found.append(row)
+        if len(row) == 2:
+            raise ValueError("no pair")
+
+    said = []
+    for each in (emit_rows_plainly, emit_rows):
+        found: list[Any] = []
+        with pytest.raises((ValueError, KeyError)) as caught:
+            each(rows(), emit, raise_inside)
+        said.append((repr(caught.value), found))
+    assert said[0] == said[1] == (("KeyError('another')" if "another" in catches else "ValueError('no pair')"), [(1,), (2, 3)])
+    each(iter([1, (2,), (3, 4, 5)]), found.append, raise_inside)
+    assert found[2:] == [(1,), (2,), (3, 4, 5)]
 
 
 class _Failing(StatefulBolt):

@@ -15,6 +15,7 @@ from sparkstorm.acking.table_ledger import CANDIDATES, CHANGED, LIVE, NEWEST, RE
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Tuple
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.executor import runner as runners
+from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.runner import BasicCollector, BasicRunner
 from sparkstorm.executor.state import Cells, MemoryState
 from sparkstorm.model import compiled
@@ -22,6 +23,7 @@ from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.values.unfolding import weigh_plain
 from sparkstorm.transport import frames
+from sparkstorm.windowing.watermarks import SourceClock
 from tests.executor.test_compiled import emitter_of
 
 core: Any = compiled.core
@@ -263,3 +265,59 @@ def test_a_frame_is_refused_without_the_memory_of_its_values(unit: bytes) -> Non
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1_000_000
+
+
+def test_arguments_of_another_shape_are_refused() -> None:
+    source, emitter = Source("s", 1, "default", ("n",)), Emitter("s", {}, False)
+    emit: Any = (emitter, "roots", [], [], (lambda values: [],), source, 1, "default", emitter.emit, Codec().rest)
+    clock = SourceClock(0, 0)
+    calls: tuple[Callable[[], Any], ...] = (
+        lambda: core.tuples(((), 0, source), Tuple),
+        lambda: core.tuples([((), 0)], Tuple),
+        lambda: core.tuples([None], Tuple),
+        lambda: core.tuples([((), 0, source)], int),
+        lambda: core.tuples([((), 0, source)]),
+        lambda: core.emit_rows([1], print, print),
+        lambda: core.emit_rows(iter([1]), print),
+        lambda: core.emit_rows(iter([1]), None, print),
+        lambda: core.Emit(*emit[:4], (), *emit[5:]),
+        lambda: core.Emit(*emit[:4], (print,) * 9, *emit[5:]),
+        lambda: core.Emit(*emit[:3], (), *emit[4:]),
+        lambda: core.Emit(*emit[:-1]),
+        lambda: core.TimedPick(print, 0, object(), 9, print),
+        lambda: core.TimedPick(print, 0, clock, 9, print)([1]),
+        lambda: core.TimedPick(print, 0, clock, 9, print)(),
+        lambda: core.Reader()["a"],
+        lambda: core.set_reading(Tuple, int, print),
+    )
+    for call in calls:
+        with pytest.raises((TypeError, ValueError, AttributeError, RuntimeError)):
+            call()
+
+
+@pytest.mark.parametrize("position", [1, -1, 2**40])
+def test_a_time_outside_of_the_values_is_an_error(position: int) -> None:
+    with pytest.raises(IndexError):
+        core.TimedPick(lambda values: [], position, SourceClock(0, 0), 9, lambda rows, at_ms: rows)((1,))
+
+
+def test_a_clock_whose_numbers_are_none_is_left_to_the_plain_way() -> None:
+    clock = SourceClock(0, 0)
+    pick = core.TimedPick(lambda values: [], 0, clock, 9, lambda rows, at_ms: ["closer", at_ms])
+    for odd in (None, 2**80, "x", True):
+        clock.newest_ms = odd  # type: ignore[assignment]
+        assert pick((5,)) == ["closer", 5]
+    del clock.newest_ms
+    assert pick((5,)) == ["closer", 5] and pick((2**80,)) == ["closer", 2**80] and pick(("no time",)) == []
+
+
+def test_one_picker_of_several_that_fails_leaves_no_row() -> None:
+    def fails(values: Any) -> Any:
+        raise KeyError("no task")
+
+    source, emitter, rows = Source("s", 1, "default", ("n",)), Emitter("s", {}, False), list[Any]()
+    for picks in ((lambda values: rows, fails), (lambda values: rows, lambda values: ())):
+        emit = core.Emit(emitter, "roots", emitter.log, emitter.spreads, picks, source, 1, "default", emitter.emit, Codec().rest)
+        with pytest.raises((KeyError, SystemError)):
+            emit((1,))
+        assert not rows and not emitter.log and not emitter.spreads

@@ -51,8 +51,9 @@ class Codec:
         self._decode_by_tag = {tag: decode for tag, _, decode in registered.values()}
         self._depth = 0  # of registered values inside registered values being read
         self._fault: Exception | None = None  # raised inside a hook: the packer only says that a hook failed
-        plain = self._normalise_plain
-        self.normalise: Callable[..., Any] = plain if core is None else partial(core.normalise, plain)
+        self.rest: Callable[..., Any] = self._normalise_plain
+        """Decides about what the core's `normalise` does not copy by itself."""
+        self.normalise: Callable[..., Any] = self.rest if core is None else partial(core.normalise, self.rest)
         """Return the value as every receiver reads it (tuples become lists); CodecError for a value outside the set."""
 
     def _normalise_plain(self, value: Any, depth: int = 0) -> Any:

@@ -6,7 +6,6 @@ Law: what it stores, emits and fires is what TimedRunner would; whatever needs a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import starmap
 from sys import getrefcount
 from typing import Any, cast
 
@@ -17,7 +16,7 @@ from sparkstorm.executor.state import Cells
 from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of, raise_out_of_memory
 from sparkstorm.executor.windowed_runner import TimedRunner
 from sparkstorm.model.topology import TICK_STREAM
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.tuples import tuples_of
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.watermarks import LAST_MS
 from sparkstorm.windowing.window_contents import Content
@@ -39,7 +38,7 @@ class FoldingRunner(TimedRunner):
 
     def run_rows(self, rows: Sequence[Any]) -> list[FailedInput]:
         """Take in rows (values, roots, source) as `execute_tuples` does tuples."""
-        return [] if self._fires_cells and self._fold(rows) else self.execute_tuples(list(starmap(Tuple, rows)))
+        return [] if self._fires_cells and self._fold(rows) else self.execute_tuples(tuples_of(rows))
 
     def _fold(self, rows: Sequence[Any]) -> bool:
         """Fold rows of one source into accumulators; False, with nothing changed, where one of them needs a closer look."""

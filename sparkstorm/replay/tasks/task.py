@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
-from itertools import groupby, islice, repeat, starmap
+from itertools import groupby, islice, repeat
 from operator import itemgetter
 from typing import Any
 
@@ -33,7 +33,7 @@ from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, failure_of
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure
-from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.model.tuples import Source, Tuple, tuples_of
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.savepoints import Begun
 from sparkstorm.replay.tasks.attributes import Attributes
@@ -332,7 +332,7 @@ class ReplayTask(Task):
     def _run_part(self, part: Sequence[Any]) -> Iterable[FailedInput]:
         if isinstance(self.runner, BasicRunner):
             return [(Tuple(*part[place]), failure) for place, failure in self.runner.execute_rows(part)]
-        failed: Iterable[FailedInput] = self.runner.execute_tuples(list(starmap(Tuple, part)))
+        failed: Iterable[FailedInput] = self.runner.execute_tuples(tuples_of(part))
         return failed
 
     def _tick(self, tick: Tuple) -> None:

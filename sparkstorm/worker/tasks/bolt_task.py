@@ -26,7 +26,7 @@ from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.task_observer import TaskObserver
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import WATERMARK_STREAM
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.tuples import Tuple, tuples_of
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.tasks.held import not_ours, pack_held, unpack_held
 from sparkstorm.tasks.task import Task
@@ -164,7 +164,7 @@ class BoltTask(Task):
         # Tuples are made for those who need them: the fast way uses one object for all rows unless
         # user code keeps it, 90 ns a row against 350 (decision 52).
         if self._rows_runner is None or self._is_watched:
-            return self.execute_tuples(epoch, [Tuple(*row) for row in rows])
+            return self.execute_tuples(epoch, tuples_of(rows))
         self.executed += len(rows)
         epoch.rows += len(rows)
         run = self._rows_runner.execute_rows
