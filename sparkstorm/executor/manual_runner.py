@@ -14,10 +14,11 @@ from typing import Any
 
 from sparkstorm.api.components import Bolt
 from sparkstorm.errors import InvalidTopologyError, WorkerFailedError
-from sparkstorm.executor.emitter import Emitter
+from sparkstorm.executor.emitter import Emitter, fast_emit
 from sparkstorm.executor.runner import FailedInput, ReportError, Runner, report_of
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of, raise_out_of_memory
+from sparkstorm.model.compiled import core
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tuples import Roots, Tuple, union_roots
 from sparkstorm.model.values.metric_values import MetricValue
@@ -41,18 +42,18 @@ class DeferredEmits:
     """
 
     def __init__(self) -> None:
-        self._by_input: dict[int, list[_Answer]] = {}
+        self.by_input: dict[int, list[_Answer]] = {}  # the compiled core looks whether there are any
         self._given: dict[int, tuple[list[_Answer], list[_Answer]]] = {}  # of acked inputs: all, and those not given before
 
     def keep(self, inputs: Sequence[Tuple], call: Call) -> None:
         """Keep an emission until one of these inputs is acked."""
         answer = _Answer(call)
         for tup in inputs:
-            self._by_input.setdefault(id(tup), []).append(answer)
+            self.by_input.setdefault(id(tup), []).append(answer)
 
     def give(self, tup: Tuple) -> None:
         """Make the emissions for this input; raises what they raise."""
-        answers = self._by_input.pop(id(tup), [])
+        answers = self.by_input.pop(id(tup), [])
         new = [answer for answer in answers if not answer.is_done]
         for answer in new:
             answer.call()
@@ -64,14 +65,19 @@ class DeferredEmits:
     def take_back(self, tup: Tuple) -> None:
         """The ack was undone, and with it what it had sent."""
         if id(tup) in self._given:
-            self._by_input[id(tup)], new = self._given.pop(id(tup))
+            self.by_input[id(tup)], new = self._given.pop(id(tup))
             for answer in new:
                 answer.is_done = False
 
     def drop(self, tup: Tuple) -> None:
         """Discard the tuples of a failed input."""
-        for answer in self._by_input.pop(id(tup), ()):
+        for answer in self.by_input.pop(id(tup), ()):
             answer.is_done = True
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether all emitted tuples are final."""
+        return not self._given
 
     def settle(self) -> None:
         """Make emitted tuples final."""
@@ -99,6 +105,35 @@ Changes = tuple[list[list[Any]], list[Any]]
 Calls = Sequence[tuple[str, tuple[Any, ...]]]
 
 
+def _run_tuples(
+    tuples: list[Tuple],
+    place: int,
+    execute: Callable[[Tuple], Any],
+    outstanding: dict[int, Tuple],
+    failed: list[FailedInput],
+    log: list[Any],
+    undo: list[Any],
+    acked: list[Tuple],
+    marks: list[int],
+) -> int:
+    """Execute tuples from `place` on, each of them outstanding; stop behind the first call after which `failed` has anything.
+
+    Return the place of that call, or the number of tuples. `marks` gets it, the lengths of log, undo and acked before the call,
+    and how many inputs before it are outstanding still; also where a call raises. Twin of the core's `run_tuples`.
+    """
+    marks[:] = place, 0, 0, 0, 0
+    for at in range(place, len(tuples)):
+        tup = tuples[at]
+        outstanding[id(tup)] = tup
+        marks[:4] = at, len(log), len(undo), len(acked)
+        execute(tup)
+        if failed:
+            return at
+        marks[4] += id(tup) in outstanding
+    marks[0] = len(tuples)
+    return len(tuples)
+
+
 class ManualRunner(Runner):
     """Runs a Bolt over rows and is its OutputCollector; calls from other threads are taken in by the loop.
 
@@ -117,6 +152,7 @@ class ManualRunner(Runner):
     ) -> None:
         super().__init__(bolt)
         self._emitter = emitter
+        self._emit = fast_emit(emitter)
         self._state = state
         self._task = task
         self._report = report
@@ -130,31 +166,60 @@ class ManualRunner(Runner):
         self._acked: list[Tuple] = []
         self._failed: list[FailedInput] = []
         self.held = 0  # inputs so far that were open when their execute had returned
+        if core is not None:
+            self._take_usual_calls()
+
+    def _take_usual_calls(self) -> None:
+        """Let the compiled core emit with one anchor and ack; it calls the methods of this class in all other cases."""
+        emitter, plain_emit, plain_ack = self._emitter, self.emit, self.ack
+        # A replay's emitter has the time of its task where others have roots.
+        slot = emitter.roots_slot if emitter.roots_slot == "roots" else None
+        calls = {
+            "emit": core.AnchoredEmit(self._thread, emitter, slot, self._emit, Tuple, plain_emit),
+            "ack": core.Ack(self._thread, self._outstanding, self._acked, self._answers.by_input, plain_ack),
+        }
+        vars(self).update(calls)
 
     def execute_tuples(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Execute every tuple; return the inputs that raised or were failed in this run."""
         failures: list[FailedInput] = []
-        for tup in tuples:
-            self._outstanding[id(tup)] = tup
-            marks = self._marks()
+        run = _run_tuples if core is None else core.run_tuples
+        every, log = tuples if type(tuples) is list else list(tuples), self._emitter.log
+        # Some list, so that the loop needs no test: its length is taken and not used.
+        undo = self._state.undo if self._state is not None else log
+        holds_others = bool(self._outstanding or self._acked)
+        marks, place = [0] * 5, 0
+        while place < len(every):
+            failure = None
             try:
-                self.bolt.execute(tup)
-                failure = next((f for failed, f in self._failed if failed is tup), None)
+                place = run(every, place, self.bolt.execute, self._outstanding, self._failed, log, undo, self._acked, marks)
+                if place < len(every):
+                    failure = next((f for failed, f in self._failed if failed is every[place]), None)
             except USER_ERRORS as error:
                 failure = failure_of(error)
+            place, log_mark, undo_mark, acked_mark, held = marks
+            self.held += held
+            if place == len(every):
+                break
+            tup = every[place]
+            place += 1
             if failure is not None:
-                self._undo(*marks)
+                self._undo(log_mark, undo_mark, acked_mark)
                 # Raised after its own fail: one failure of one input.
-                self._failed = [f for f in self._failed if f[0] is not tup]
+                self._failed[:] = [f for f in self._failed if f[0] is not tup]
                 self.forget(tup)
                 failures.append((tup, failure))
             elif id(tup) in self._outstanding:
                 self.held += 1
+        # The usual run: each input was acked in its own call, and none waited before.
+        if not holds_others and not self._failed and self._answers.is_settled:
+            self._acked.clear()
+            return failures
         return failures + self._sort_out(tuples)
 
     def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
         """Inputs of this run that wait for an ack."""
-        return [tup for tup in tuples if id(tup) in self._outstanding]
+        return [tup for tup in tuples if id(tup) in self._outstanding] if self._outstanding else []
 
     def forget(self, tup: Tuple) -> None:
         """Expect no ack of this input."""
@@ -191,7 +256,7 @@ class ManualRunner(Runner):
             self.post(lambda: self._answer(anchors, lambda: self.emit(values, anchors, stream)))
             return
         self._emitter.roots = roots_of(anchors)
-        self._emitter.emit(values, stream)
+        self._emit(values, stream)
 
     def emit_direct(self, task: int, values: Any, anchors: Anchors = None, stream: str = "default") -> None:
         """Send values to one task of a direct stream's subscriber."""
@@ -312,7 +377,9 @@ class ManualRunner(Runner):
             self.forget(tup)
             (failures if id(tup) in mine else self.late_failures).append((tup, failure))
         self.late_acks += [t for t in self._acked if id(t) not in mine]
-        self._acked, self._failed = [], []
+        # The same lists as before: the compiled core has them.
+        self._acked.clear()
+        self._failed.clear()
         self._answers.settle()
         return failures
 

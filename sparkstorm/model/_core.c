@@ -7,7 +7,7 @@
 #include <Python.h>
 #include <structmember.h>
 
-#define CORE_VERSION 12 /* VERSION of compiled.py */
+#define CORE_VERSION 13 /* VERSION of compiled.py */
 #if PY_VERSION_HEX >= 0x030D0000 /* they have left the public headers */
 #define _PyDict_GetItem_KnownHash(dict, key, hash) PyDict_GetItemWithError(dict, key)
 #define _PyDict_SetItem_KnownHash(dict, key, value, hash) PyDict_SetItem(dict, key, value)
@@ -543,6 +543,196 @@ static PyTypeObject EmitType = {
     .tp_call = PyVectorcall_Call,
 };
 
+/* ---- AnchoredEmit and Ack: the usual calls of a bolt that acks by hand; twins: emit and ack of ManualRunner ---- */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    unsigned long thread; /* the loop's */
+    PyObject *emitter;
+    Py_ssize_t roots; /* where the emitter has them; -1: it has others */
+    PyObject *emit;
+    PyTypeObject *tuple;
+    Fields of;
+    PyObject *plain;
+} AnchoredEmit;
+
+static PyObject *
+anchored_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    AnchoredEmit *self = (AnchoredEmit *)callable;
+    Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+    PyObject *roots;
+    int is_usual = names == NULL ? count == 2
+                                 : count == 1 && PyTuple_GET_SIZE(names) == 1 &&
+                                       PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "anchors") == 0;
+    if (!is_usual || Py_TYPE(args[1]) != self->tuple || PyThread_get_thread_ident() != self->thread ||
+        (roots = SLOT(args[1], self->of.roots)) == NULL)
+        return PyObject_Vectorcall(self->plain, args, count, names);
+    if (self->roots >= 0)
+        set_slot(self->emitter, self->roots, roots);
+    return PyObject_Vectorcall(self->emit, args, 1, NULL);
+}
+
+static PyObject *
+anchored_new(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    unsigned long thread;
+    const char *slot;
+    Py_ssize_t roots = -1;
+    PyObject *emitter, *emit, *tuple, *plain;
+    Fields of;
+    if (!PyArg_ParseTuple(args, "kOzOO!O", &thread, &emitter, &slot, &emit, &PyType_Type, &tuple, &plain) ||
+        take_fields(tuple, &of) < 0 || (slot != NULL && (roots = slot_of((PyObject *)Py_TYPE(emitter), slot)) < 0))
+        return NULL;
+    AnchoredEmit *self = (AnchoredEmit *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->call = anchored_call;
+    self->thread = thread;
+    self->emitter = Py_NewRef(emitter);
+    self->roots = roots;
+    self->emit = Py_NewRef(emit);
+    self->tuple = (PyTypeObject *)Py_NewRef(tuple);
+    self->of = of;
+    self->plain = Py_NewRef(plain);
+    return (PyObject *)self;
+}
+
+static int
+anchored_traverse(AnchoredEmit *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->emitter);
+    Py_VISIT(self->emit);
+    Py_VISIT(self->tuple);
+    Py_VISIT(self->plain);
+    return 0;
+}
+
+static int
+anchored_clear(AnchoredEmit *self)
+{
+    Py_CLEAR(self->emitter);
+    Py_CLEAR(self->emit);
+    Py_CLEAR(self->tuple);
+    Py_CLEAR(self->plain);
+    return 0;
+}
+
+static void
+anchored_dealloc(AnchoredEmit *self)
+{
+    PyObject_GC_UnTrack(self);
+    anchored_clear(self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyTypeObject AnchoredEmitType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sparkstorm.model._core.AnchoredEmit",
+    .tp_doc = "AnchoredEmit(thread, emitter, slot of its roots or None, emit, tuple_type, plain): emit anchored to one tuple.",
+    .tp_basicsize = sizeof(AnchoredEmit),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = anchored_new,
+    .tp_traverse = (traverseproc)anchored_traverse,
+    .tp_clear = (inquiry)anchored_clear,
+    .tp_dealloc = (destructor)anchored_dealloc,
+    .tp_vectorcall_offset = offsetof(AnchoredEmit, call),
+    .tp_call = PyVectorcall_Call,
+};
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    unsigned long thread;
+    PyObject *outstanding, *acked;
+    PyObject *answers; /* by input; with any, the plain way */
+    PyObject *plain;
+} Ack;
+
+static PyObject *
+ack_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    Ack *self = (Ack *)callable;
+    Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+    if (names != NULL || count != 1 || PyDict_GET_SIZE(self->answers) > 0 || PyThread_get_thread_ident() != self->thread)
+        return PyObject_Vectorcall(self->plain, args, count, names);
+    PyObject *key = PyLong_FromVoidPtr(args[0]);
+    PyObject *found = key == NULL ? NULL : PyDict_GetItemWithError(self->outstanding, key);
+    if (found == NULL) {
+        Py_XDECREF(key);
+        return PyErr_Occurred() ? NULL : PyObject_Vectorcall(self->plain, args, count, NULL);
+    }
+    int failed = PyList_Append(self->acked, args[0]) < 0;
+    if (!failed && (failed = PyDict_DelItem(self->outstanding, key) < 0))
+        cut_list(self->acked, PyList_GET_SIZE(self->acked) - 1);
+    Py_DECREF(key);
+    if (failed)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+ack_new(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    unsigned long thread;
+    PyObject *outstanding, *acked, *answers, *plain;
+    if (!PyArg_ParseTuple(args, "kO!O!O!O", &thread, &PyDict_Type, &outstanding, &PyList_Type, &acked, &PyDict_Type, &answers, &plain))
+        return NULL;
+    Ack *self = (Ack *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->call = ack_call;
+    self->thread = thread;
+    self->outstanding = Py_NewRef(outstanding);
+    self->acked = Py_NewRef(acked);
+    self->answers = Py_NewRef(answers);
+    self->plain = Py_NewRef(plain);
+    return (PyObject *)self;
+}
+
+static int
+ack_traverse(Ack *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->outstanding);
+    Py_VISIT(self->acked);
+    Py_VISIT(self->answers);
+    Py_VISIT(self->plain);
+    return 0;
+}
+
+static int
+ack_clear(Ack *self)
+{
+    Py_CLEAR(self->outstanding);
+    Py_CLEAR(self->acked);
+    Py_CLEAR(self->answers);
+    Py_CLEAR(self->plain);
+    return 0;
+}
+
+static void
+ack_dealloc(Ack *self)
+{
+    PyObject_GC_UnTrack(self);
+    ack_clear(self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyTypeObject AckType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sparkstorm.model._core.Ack",
+    .tp_doc = "Ack(thread, outstanding, acked, answers, plain): ack of an input that waits for no other tuples.",
+    .tp_basicsize = sizeof(Ack),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = ack_new,
+    .tp_traverse = (traverseproc)ack_traverse,
+    .tp_clear = (inquiry)ack_clear,
+    .tp_dealloc = (destructor)ack_dealloc,
+    .tp_vectorcall_offset = offsetof(Ack, call),
+    .tp_call = PyVectorcall_Call,
+};
+
 /* ---- Reader: base of Tuple, which reads values by name or place; twin: the class of that name in model/tuples.py ---- */
 
 static struct {
@@ -831,6 +1021,68 @@ run_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
             return NULL;
         }
     }
+    PyErr_Restore(error, value, trace);
+    return NULL;
+}
+
+PyDoc_STRVAR(run_tuples_doc,
+             "run_tuples(tuples, start, execute, outstanding, failed, log, undo, acked, marks): execute tuples from a place on, each of them\n"
+             "outstanding; the place behind the last one, or of the first call after which `failed` has anything.\n\n"
+             "`marks` gets the place, the lengths that log, undo and acked had before that call, and how many inputs before it are\n"
+             "outstanding still; also where a call raises. Twin: _run_tuples of executor/manual_runner.py.");
+
+static int
+put_marks(PyObject *marks, const Py_ssize_t *numbers, int count)
+{
+    for (int n = 0; n < count; n++) {
+        PyObject *number = PyLong_FromSsize_t(numbers[n]);
+        if (number == NULL || PyList_SetItem(marks, n, number) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static PyObject *
+run_tuples(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 9 || !PyList_CheckExact(args[0]) || !PyDict_CheckExact(args[3]) || !PyList_CheckExact(args[4]) ||
+        !PyList_CheckExact(args[5]) || !PyList_Check(args[6]) || !PyList_CheckExact(args[7]) || !PyList_CheckExact(args[8])) {
+        PyErr_SetString(PyExc_TypeError, "run_tuples takes lists of tuples, failures, log, undo, acked and marks, and a dict");
+        return NULL;
+    }
+    PyObject *tuples = args[0], *execute = args[2], *outstanding = args[3], *failed = args[4];
+    Py_ssize_t said[5] = {PyLong_AsSsize_t(args[1]), 0, 0, 0, 0};
+    if (said[0] < 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "tuples begin at 0");
+        return NULL;
+    }
+    for (; said[0] < PyList_GET_SIZE(tuples); said[0]++) {
+        PyObject *tuple = Py_NewRef(PyList_GET_ITEM(tuples, said[0])), *key = PyLong_FromVoidPtr(tuple), *result = NULL;
+        for (int n = 1; n < 4; n++)
+            said[n] = PyList_GET_SIZE(args[n + 4]);
+        if (key != NULL && PyDict_SetItem(outstanding, key, tuple) == 0) {
+            PyObject *call[2] = {NULL, tuple};
+            result = PyObject_Vectorcall(execute, call + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        }
+        int is_held = result == NULL || PyList_GET_SIZE(failed) > 0 ? 0 : PyDict_Contains(outstanding, key);
+        Py_DECREF(tuple);
+        Py_XDECREF(key);
+        Py_XDECREF(result);
+        if (result == NULL || PyList_GET_SIZE(failed) > 0 || is_held < 0)
+            break;
+        said[4] += is_held;
+    }
+    PyObject *error, *value, *trace;
+    PyErr_Fetch(&error, &value, &trace);
+    if (put_marks(args[8], said, 5) < 0) {
+        Py_XDECREF(error);
+        Py_XDECREF(value);
+        Py_XDECREF(trace);
+        return NULL;
+    }
+    if (error == NULL)
+        return PyLong_FromSsize_t(said[0]);
     PyErr_Restore(error, value, trace);
     return NULL;
 }
@@ -1397,6 +1649,7 @@ static PyMethodDef functions[] = {
     {"run_values", (PyCFunction)(void (*)(void))run_values, METH_FASTCALL, run_values_doc},
     {"run_rows", (PyCFunction)(void (*)(void))run_rows, METH_FASTCALL, run_rows_doc},
     {"fold_cells", (PyCFunction)(void (*)(void))fold_cells, METH_FASTCALL, fold_cells_doc},
+    {"run_tuples", (PyCFunction)(void (*)(void))run_tuples, METH_FASTCALL, run_tuples_doc},
     {"tuples", (PyCFunction)(void (*)(void))tuples, METH_FASTCALL, tuples_doc},
     {"emit_rows", (PyCFunction)(void (*)(void))emit_rows, METH_FASTCALL, emit_rows_doc},
     {"set_reading", set_reading, METH_VARARGS, set_reading_doc},
@@ -1421,6 +1674,7 @@ PyInit__core(void)
     one = PyLong_FromLong(1);
     if (module == NULL || one == NULL || PyModule_AddType(module, &PickType) < 0 || PyModule_AddType(module, &TimedPickType) < 0 ||
         PyModule_AddType(module, &EmitType) < 0 || PyModule_AddType(module, &ReaderType) < 0 ||
+        PyModule_AddType(module, &AnchoredEmitType) < 0 || PyModule_AddType(module, &AckType) < 0 ||
         PyModule_AddType(module, &AddType) < 0 || PyModule_AddIntConstant(module, "VERSION", CORE_VERSION) < 0 ||
         PyModule_AddFunctions(module, ledger_functions) < 0 || PyModule_AddFunctions(module, resp_functions) < 0 ||
         PyModule_AddFunctions(module, values_functions) < 0)

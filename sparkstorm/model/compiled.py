@@ -12,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-VERSION = 12
+VERSION = 13
 """Version of the core that these sources work with: CORE_VERSION of `_core.c`."""
 
 

@@ -15,16 +15,17 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.api.builder import Declarer
 from sparkstorm.api.functions import _emit_rows as emit_rows_plainly
 from sparkstorm.api.functions import emit_rows, raise_inside
 from sparkstorm.errors import SparkStormError
 from sparkstorm.executor import emitter as emitters
-from sparkstorm.executor import output_clock
+from sparkstorm.executor import manual_runner, output_clock
 from sparkstorm.executor import runner as runners
 from sparkstorm.executor import state as states
 from sparkstorm.executor.emitter import Emitter, build_routes, fast_emit
+from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.executor.runner import BasicCollector, BasicRunner
 from sparkstorm.executor.state import Cells, MemoryState, noting
@@ -65,7 +66,7 @@ def each_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 def use(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     core = compiled.core if which == "compiled" else None
-    for module in (emitters, runners, routes, epochs, frames, states, connection, output_clock, tuples):
+    for module in (emitters, runners, routes, epochs, frames, states, connection, output_clock, tuples, manual_runner):
         monkeypatch.setattr(module, "core", core)
     if core is None and compiled.core is not None:
         monkeypatch.setattr(MemoryState, "add", vars(MemoryState)["add"].plain)
@@ -259,6 +260,69 @@ def test_failing_calls_leave_no_trace_and_kept_tuples_stay(each_core: str) -> No
     assert sorted(row[1] for t in emitter.routes["default"].targets for row in t.rows) == [n + 100 for n in done]
     assert [(tup.values[0], tup.roots) for tup in kept] == [(n, n + 100) for n in range(0, 12, 2)]
     assert all(tup.source is source for tup in kept)
+
+
+class _ByHand(Bolt):
+    """Acks, fails, raises and keeps inputs, before or after it has emitted for them."""
+
+    outputs = ("a", "b")
+
+    def __init__(self, collector: ManualRunner, seed: int) -> None:
+        self._collector = collector
+        self._chance = random.Random(seed)
+        self._kept: list[Tuple] = []
+
+    def execute(self, tup: Tuple) -> None:
+        collector, chance = self._collector, self._chance
+        for what in chance.choices(["emit", "ack", "keep", "old", "fail", "raise"], [8, 8, 1, 1, 1, 1], k=chance.randrange(1, 5)):
+            old = chance.choice(self._kept) if self._kept else tup
+            match what:
+                case "emit":
+                    anchors: Any = chance.choice([tup, (tup,), (tup, old), ()])
+                    values = chance.choice([(1, "x"), [2, {"x": [old.values]}]])
+                    if chance.random() < 0.5:
+                        collector.emit(values, anchors)
+                    else:
+                        collector.emit(values, anchors=anchors)
+                case "keep":
+                    self._kept.append(tup)
+                case "raise":
+                    raise ValueError(f"no {tup[0]}")
+                case "fail":
+                    collector.fail(chance.choice([tup, old]), "bad")
+                case _:
+                    collector.ack(old if what == "old" else tup)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_bolts_that_ack_by_hand_do_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source("s", 1, "default", ("n",))
+
+    def done() -> Any:
+        emitter, reported = emitter_of("fields"), list[str]()
+        runner = ManualRunner(None, emitter, None, 2, lambda failure: reported.append(failure.text), lambda: None)  # type: ignore[arg-type]
+        runner.bolt = _ByHand(runner, seed)
+        found = []
+        for start in range(0, 300, 50):
+            inputs = [Tuple((n,), n + 1000, source) for n in range(start, start + 50)]
+            failures = runner.execute_tuples(inputs)
+            late, late_failures = runner.take_late()
+            found.append(
+                [
+                    [(tup[0], failure.text, failure.kind) for tup, failure in failures],
+                    [tup[0] for tup in runner.unfinished(inputs)],
+                    [tup[0] for tup in late],
+                    [(tup[0], failure.text) for tup, failure in late_failures],
+                    runner.held,
+                    runner.outstanding,
+                ]
+            )
+        return found, reported, lists_of(emitter), emitter.take_counts()
+
+    plain, fast = both(monkeypatch, done)
+    assert plain == fast
+    runs, *_ = plain
+    assert all(any(run[at] for run in runs) for at in range(5))
 
 
 def test_values_of_one_source_are_executed_alike_and_leave_nothing_to_undo(each_core: str) -> None:

@@ -288,6 +288,17 @@ def test_arguments_of_another_shape_are_refused() -> None:
         lambda: core.TimedPick(print, 0, clock, 9, print)([1]),
         lambda: core.TimedPick(print, 0, clock, 9, print)(),
         lambda: core.Reader()["a"],
+        lambda: core.AnchoredEmit(1, emitter, "log of none", print, Tuple, print),
+        lambda: core.AnchoredEmit(1, emitter, "roots", print, int, print),
+        lambda: core.AnchoredEmit(1, emitter, "roots", print, print, print),
+        lambda: core.Ack(1, [], [], {}, print),
+        lambda: core.Ack(1, {}, (), {}, print),
+        lambda: core.Ack(1, {}, [], None, print),
+        lambda: core.run_tuples([], 0, print, {}, [], [], [], []),
+        lambda: core.run_tuples((), 0, print, {}, [], [], [], [], [0] * 5),
+        lambda: core.run_tuples([1], -1, print, {}, [], [], [], [], [0] * 5),
+        lambda: core.run_tuples([1], "x", print, {}, [], [], [], [], [0] * 5),
+        lambda: core.run_tuples([1], 0, None, {}, [], [], [], [], [0] * 5),
         lambda: core.set_reading(Tuple, int, print),
     )
     for call in calls:
@@ -309,6 +320,17 @@ def test_a_clock_whose_numbers_are_none_is_left_to_the_plain_way() -> None:
         assert pick((5,)) == ["closer", 5]
     del clock.newest_ms
     assert pick((5,)) == ["closer", 5] and pick((2**80,)) == ["closer", 2**80] and pick(("no time",)) == []
+
+
+def test_marks_that_are_too_short_are_an_error() -> None:
+    with pytest.raises(IndexError):
+        core.run_tuples([1], 0, print, {}, [], [], [], [], [0])
+
+
+def test_calls_may_change_the_list_of_tuples() -> None:
+    inputs, marks = [Tuple((n,), n, SOURCE) for n in range(5)], [0] * 5
+    assert core.run_tuples(inputs, 0, lambda tup: inputs.clear(), {}, [], [], [], [], marks) == 1
+    assert marks == [1, 0, 0, 0, 1]
 
 
 def test_one_picker_of_several_that_fails_leaves_no_row() -> None:
