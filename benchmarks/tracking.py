@@ -1,4 +1,4 @@
-"""CPU that tracking costs: python -m benchmarks.tracking [--runs N] [--words N] [--systems ...].
+"""CPU that tracking costs: python -m benchmarks.tracking [--runs N] [--words N] [--systems ...] [--cases ...].
 
 Real workers over the in-process store, stepped in turn in one process under a simulated clock, so that epochs do not depend on what
 else the machine does. Two workers, exactly-once, 5,000 open trees per spout task; each line is microseconds of CPU (user and system
@@ -71,6 +71,31 @@ class End(BasicBolt):
         """Do nothing."""
 
 
+class Passing(BasicBolt):
+    """Passes its inputs on."""
+
+    outputs = ("line",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Emit the line."""
+        collector.emit((tup.values[0],))
+
+
+class PassingByHand(Bolt):
+    """The same with its own anchors and acks, as most bolts of Storm are written."""
+
+    outputs = ("line",)
+
+    def prepare(self, conf: Any, context: Any, collector: Any) -> None:
+        """Keep the collector."""
+        self._collector = collector
+
+    def execute(self, tup: Tuple) -> None:
+        """Emit the line and ack."""
+        self._collector.emit((tup.values[0],), tup)
+        self._collector.ack(tup)
+
+
 class Holding(Bolt):
     """Acks its inputs two thousand at a time, so that most are held over the end of an epoch."""
 
@@ -116,6 +141,15 @@ def one_hop(lines: int, bolt: BasicBolt | Bolt | None = None) -> Topology:
     builder = TopologyBuilder()
     builder.set_spout("lines", Lines(lines // 2), 2)
     builder.set_bolt("end", bolt or End(), 2).shuffle_grouping("lines")
+    return builder.build()
+
+
+def two_hops(lines: int, bolt: BasicBolt | Bolt) -> Topology:
+    """Lines -> a bolt -> end, two tasks each; the first hop stays in its worker."""
+    builder = TopologyBuilder()
+    builder.set_spout("lines", Lines(lines // 2), 2)
+    builder.set_bolt("pass", bolt, 2).local_or_shuffle_grouping("lines")
+    builder.set_bolt("end", End(), 2).local_or_shuffle_grouping("pass")
     return builder.build()
 
 
@@ -173,22 +207,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--words", type=int, default=200_000)
+    parser.add_argument("--cases", nargs="+")
     parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=SYSTEMS)
     options = parser.parse_args()
     lines = options.words * 5 // 32 // 10 * 10
     cases: dict[str, tuple[Callable[[int], Topology], int, int]] = {
         "word count": (word_count, lines, sum(len(line.split()) for line in FEW) * lines // 5),
         "a tree a tuple": (one_hop, 2 * lines, 2 * lines),
+        "a hop": (lambda count: two_hops(count, Passing()), 2 * lines, 2 * lines),
+        "a hop by hand": (lambda count: two_hops(count, PassingByHand()), 2 * lines, 2 * lines),
         "held inputs": (lambda count: one_hop(count, Holding()), 2 * lines // 8_000 * 8_000, 2 * lines // 8_000 * 8_000),
     }
-    for case, (make, count, units) in cases.items():
-        figures: dict[str, list[float]] = {system: [] for system in options.systems}
-        for run in range(options.runs + 1):  # the first round warms caches and is not counted
+    chosen = {case: each for case, each in cases.items() if case in (options.cases or cases)}
+    figures: dict[tuple[str, str], list[float]] = {(case, system): [] for case in chosen for system in options.systems}
+    for run in range(options.runs + 1):  # the first round warms caches and is not counted
+        for case, (make, count, units) in chosen.items():
             for system in options.systems:
                 taken = cpu_us(make(count), SYSTEMS[system], units)
-                figures[system] += [taken] if run else []
-        for system, taken_us in figures.items():
-            print(f"{case:16}{system:16}{statistics.median(taken_us):8.3f} us ({min(taken_us):.3f} to {max(taken_us):.3f})")
+                figures[case, system] += [taken] if run else []
+    for (case, system), taken_us in figures.items():
+        print(f"{case:16}{system:16}{statistics.median(taken_us):8.3f} us ({min(taken_us):.3f} to {max(taken_us):.3f})")
 
 
 if __name__ == "__main__":
